@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export DAGSTER_HOME ?= $(CURDIR)/.dagster
+export PYTHONWARNINGS ?= ignore::DeprecationWarning
+
+.PHONY: demo test lint schema test-sglang test-s3 test-browser bench ui clean help
+
+help:
+	@grep -E '^## ' Makefile | sed 's/## //'
+
+# Every version is pinned; --no-deps, so that what is installed is the lock file and nothing else.
+$(VENV)/.runtime: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.lock
+	touch $@
+
+## make demo          install, then the whole job on a small real model: prompts to trainer files, offline
+demo: $(VENV)/.runtime
+	$(BIN)/dflash-assets run recipes/demo.yaml
+
+## make test          everything that needs only Python: lint, types, import contract, tests
+test: lint
+	$(BIN)/python -m pytest -m "not sglang and not s3 and not browser"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+## make schema        write docs/recipe.schema.json from the models
+schema: $(VENV)/.runtime
+	$(BIN)/python -m dflash_assets.recipe.schema > docs/recipe.schema.json
+
+clean:
+	rm -rf data .dagster $(VENV) dist build

