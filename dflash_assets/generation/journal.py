@@ -1,0 +1,324 @@
+"""The journal: every answer is in this append-only log, synced to disk, before it counts as done.
+
+Here: the record format, group commit, repair of a torn tail, retiring of segments. Not here: what an answer is
+worth (`outcomes`) and the shard files that replace the journal's records (`shards`).
+
+A segment is `DFJ1\\n` followed by records `<u32 length><u64 xxh3 of payload><payload>`, little endian; the payload is
+`<u32 length of header><header JSON><output ids as int32>`. One thread writes: it gathers up to 64 records or what
+arrives within 50 ms, writes them, calls fdatasync once, and only then completes their futures (fdatasync for each
+record: 360/s; for 64 together: 20,000/s; docs/numbers.md). SIGKILL at any moment loses only records nobody was told are done.
+
+Only one process writes: the folder's lock file is held for as long as the journal is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import xxhash
+from filelock import FileLock, Timeout
+
+from dflash_assets.errors import GenerationError
+from dflash_assets.tables import fsync_folder
+
+MAGIC = b"DFJ1\n"
+_HEAD = struct.Struct("<IQ")
+_INNER = struct.Struct("<I")
+MAX_RECORD = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The terminal result of one ask, as remembered: everything of a COMPLETION row that the ask doesn't know."""
+
+    key: str
+    outcome: str
+    text: str
+    output_ids: tuple[int, ...] = field(repr=False)
+    finish_reason: str
+    matched_stop: str | None
+    detail: str | None
+    attempts: int
+    ids_exact: bool
+    engine: str
+    engine_version: str
+    model_revision: str
+    server: str
+    started_at: int
+    """Microseconds since 1970, UTC."""
+    seconds: float
+
+    def encode(self) -> bytes:
+        """Payload of the answer's record."""
+        header = asdict(self)
+        ids = np.asarray(header.pop("output_ids"), dtype="<i4").tobytes()
+        # A server may send lone surrogates; they must come back as they were, so they travel as JSON escapes.
+        header["text"] = self.text.encode("utf-8", "surrogatepass").decode("latin-1") if _has_surrogate(self.text) else self.text
+        header["surrogates"] = _has_surrogate(self.text)
+        data = orjson.dumps(header)
+        return _INNER.pack(len(data)) + data + ids
+
+    @staticmethod
+    def decode(payload: bytes) -> Answer:
+        """Answer of a record's payload."""
+        (length,) = _INNER.unpack_from(payload)
+        header: dict[str, Any] = orjson.loads(payload[_INNER.size : _INNER.size + length])
+        if header.pop("surrogates"):
+            header["text"] = header["text"].encode("latin-1").decode("utf-8", "surrogatepass")
+        ids = np.frombuffer(payload, dtype="<i4", offset=_INNER.size + length)
+        return Answer(output_ids=tuple(ids.tolist()), **header)
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    segment: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a segment that can't be read, found on opening."""
+
+    segment: str
+    offset: int
+    bytes_lost: int
+    torn_tail: bool
+    """True: the last segment's unfinished end, cut off. False: damage in the middle; what followed it is generated again."""
+
+
+class Journal:
+    """Durable memory of answers that aren't in a committed shard yet."""
+
+    def __init__(self, folder: Path, *, group_records: int = 64, group_seconds: float = 0.05, segment_bytes: int = 64 << 20) -> None:
+        """Open (or create) the journal, repair it, index it.
+
+        Raises GenerationError when another process holds it.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._lock = FileLock(folder / "journal.lock", timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise GenerationError(
+                "another run is writing to this journal", where=str(folder), todo="wait for it or stop it, then run again"
+            ) from None
+        self._group_records, self._group_seconds, self._segment_bytes = group_records, group_seconds, segment_bytes
+        self.damage: list[Damage] = []
+        self._index: dict[str, _Place] = {}
+        self._live: dict[int, int] = {}
+        self._guard = threading.Lock()
+        self._failure: OSError | None = None
+        self._inbox: queue.SimpleQueue[tuple[str, bytes, Future[None]] | None] = queue.SimpleQueue()
+        numbers = sorted(int(path.stem) for path in folder.glob("*.log") if path.stem.isdigit())
+        for number in numbers:
+            self._scan(number, last=number == numbers[-1])
+        self._segment = (numbers[-1] + 1) if numbers else 1
+        self._file: int | None = None
+        self._offset = 0
+        self._writer = threading.Thread(target=self._write_loop, name="journal", daemon=True)
+        self._writer.start()
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def get(self, key: str) -> Answer | None:
+        """The newest answer under a key."""
+        place = self._index.get(key)
+        if place is None:
+            return None
+        with self._path(place.segment).open("rb") as file:
+            file.seek(place.offset)
+            return Answer.decode(file.read(place.length))
+
+    def _path(self, segment: int) -> Path:
+        return self.folder / f"{segment:06d}.log"
+
+    def _scan(self, number: int, *, last: bool) -> None:
+        path = self._path(number)
+        size = path.stat().st_size
+        self._live[number] = 0
+        good = 0
+        for key, place in _records(path, number):
+            self._remember(key, place)
+            good = place.offset + place.length
+        good = max(good, len(MAGIC) if size >= len(MAGIC) else 0)
+        if good < size:
+            self.damage.append(Damage(path.name, good, size - good, torn_tail=last))
+            if last:
+                with path.open("r+b") as file:
+                    file.truncate(good)
+                    os.fsync(file.fileno())
+        if self._live[number] == 0 and (last or good == size):
+            path.unlink()
+            del self._live[number]
+
+    def _remember(self, key: str, place: _Place) -> None:
+        old = self._index.get(key)
+        if old is not None:
+            self._live[old.segment] -= 1
+        self._index[key] = place
+        self._live[place.segment] = self._live.get(place.segment, 0) + 1
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, answer: Answer) -> Future[None]:
+        """Queue an answer; the future completes once it survives a crash, or raises the OSError that prevented it."""
+        future: Future[None] = Future()
+        self._inbox.put((answer.key, answer.encode(), future))
+        return future
+
+    def _write_loop(self) -> None:
+        while True:
+            first = self._inbox.get()
+            if first is None:
+                return
+            batch, closing = [first], False
+            until = time.monotonic() + self._group_seconds
+            while len(batch) < self._group_records:
+                try:
+                    item = self._inbox.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    break
+                if item is None:
+                    closing = True
+                    break
+                batch.append(item)
+            self._commit(batch)
+            if closing:
+                return
+
+    def _commit(self, batch: list[tuple[str, bytes, Future[None]]]) -> None:
+        if self._failure is not None:
+            for _, _, future in batch:
+                future.set_exception(self._failure)
+            return
+        try:
+            places = self._write([(key, payload) for key, payload, _ in batch])
+        except OSError as error:
+            self._failure = error
+            self._cut_back()
+            for _, _, future in batch:
+                future.set_exception(error)
+            return
+        with self._guard:
+            for key, place in places:
+                self._remember(key, place)
+        for _, _, future in batch:
+            future.set_result(None)
+
+    def _write(self, records: Iterable[tuple[str, bytes]]) -> list[tuple[str, _Place]]:
+        if self._file is None or self._offset >= self._segment_bytes:
+            self._rotate()
+        assert self._file is not None
+        chunks: list[bytes] = []
+        places: list[tuple[str, _Place]] = []
+        offset = self._offset
+        for key, payload in records:
+            chunks.append(_HEAD.pack(len(payload), xxhash.xxh3_64_intdigest(payload)))
+            chunks.append(payload)
+            places.append((key, _Place(self._segment, offset + _HEAD.size, len(payload))))
+            offset += _HEAD.size + len(payload)
+        data = memoryview(b"".join(chunks))
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fdatasync(self._file)
+        self._offset = offset
+        return places
+
+    def _rotate(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            with self._guard:
+                self._segment += 1
+        self._file = os.open(self._path(self._segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._live.setdefault(self._segment, 0)
+        os.write(self._file, MAGIC)
+        self._offset = len(MAGIC)
+        fsync_folder(self.folder)
+
+    def _cut_back(self) -> None:
+        """After a failed write: nothing unfinished may stay between records."""
+        if self._file is not None:
+            try:
+                os.ftruncate(self._file, self._offset)
+            except OSError:
+                return  # the next open cuts the torn tail
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be written any more, in words, or None."""
+        if self._failure is None:
+            return None
+        full = self._failure.errno in {errno.ENOSPC, errno.EDQUOT}
+        return "the disk is full" if full else f"writing failed: {self._failure.strerror}"
+
+    # -- retiring --------------------------------------------------------------------------------------------------
+
+    def retire(self, keys: Iterable[str]) -> None:
+        """Forget answers that a committed shard holds; a segment with nothing else in it is deleted."""
+        with self._guard:
+            for key in keys:
+                place = self._index.pop(key, None)
+                if place is not None:
+                    self._live[place.segment] -= 1
+            empty = [number for number, count in self._live.items() if count == 0 and number < self._segment]
+            for number in empty:
+                self._path(number).unlink(missing_ok=True)
+                del self._live[number]
+
+    def close(self) -> None:
+        """Write what is queued, then release the lock. Safe to call twice."""
+        if self._writer.is_alive():
+            self._inbox.put(None)
+            self._writer.join()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self._lock.release()
+
+
+def _records(path: Path, segment: int) -> Iterator[tuple[str, _Place]]:
+    """Valid records of a segment, up to the first that isn't."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return
+        offset = len(MAGIC)
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            length, checksum = _HEAD.unpack(head)
+            if not _INNER.size <= length <= MAX_RECORD:
+                return
+            payload = file.read(length)
+            if len(payload) != length or xxhash.xxh3_64_intdigest(payload) != checksum:
+                return
+            (header,) = _INNER.unpack_from(payload)
+            key: str = orjson.loads(payload[_INNER.size : _INNER.size + header])["key"]
+            yield key, _Place(segment, offset + _HEAD.size, length)
+            offset += _HEAD.size + length

@@ -1,0 +1,209 @@
+"""One generation run over a range of shards: a background thread owns the event loop, the caller iterates outcomes.
+
+Here: threads, start and stop, who is called when. Not here: the window itself, and Dagster (`dflash_assets.assets`),
+which turns each outcome into events while the window goes on.
+
+The window's loop must never wait for the consumer: an asset generator that is suspended at a `yield` would stop an
+event loop of its own (51 of 64 slots filled; with the thread 64 of 64).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dflash_assets.errors import GenerationError
+from dflash_assets.generation.journal import Journal
+from dflash_assets.generation.progress import Progress
+from dflash_assets.generation.servers import Fleet, Server
+from dflash_assets.generation.shards import ShardOutcome, ShardPlan, Shards, pending
+from dflash_assets.generation.window import OpenShard, Window, WindowSettings
+from dflash_assets.resources.engines.base import Engine, EngineError
+from dflash_assets.resources.store import Store, StoreFault
+
+PROGRESS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Everything a run needs. `engines` makes the engines; it is only called when something has to be asked."""
+
+    store: Store
+    settings: WindowSettings
+    engines: Callable[[], Sequence[tuple[Engine, int | None]]]
+    """Engines with the limit of requests in flight each (None: the server's own count)."""
+    expected_model: str | None
+    """Name a server must report; None for the embedded engine."""
+    samples: int = 1
+    """Answers wanted for each prompt."""
+
+
+class GenerationRun:
+    """Iterate it for ShardOutcomes in the order in which shards become durable; leaving the iteration early stops the run."""
+
+    def __init__(self, generation: Generation, plans: Sequence[ShardPlan], make_shards: Callable[[Journal], Shards]) -> None:
+        self._generation, self._plans, self._make_shards = generation, plans, make_shards
+        self._outcomes: queue.SimpleQueue[ShardOutcome | BaseException | None] = queue.SimpleQueue()
+        self._by_number = {plan.shard: plan for plan in plans}
+        self._window: Window | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = threading.Event()
+        self.progress = Progress(prompts_total=sum(plan.rows for plan in plans) * generation.samples, shards_total=len(plans))
+
+    def stop(self) -> None:
+        """Stop admitting and sending, let what is in flight finish, keep what is done. Any thread; returns at once."""
+        self._stop.set()
+        window, loop = self._window, self._loop
+        if window is not None and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(window.stop)
+
+    def __iter__(self) -> Iterator[ShardOutcome]:
+        """Raises GenerationError (after the outcomes that were reached) when the run can't go on."""
+        thread = threading.Thread(target=self._work, name="generation", daemon=True)
+        thread.start()
+        try:
+            while (item := self._outcomes.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            self.stop()
+            thread.join()
+
+    # -- the background thread -------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self._publish()
+        try:
+            journal = Journal(self._generation.store.work / "journal")
+            try:
+                self._generate(journal)
+                self.progress.phase = "stopped" if self._stop.is_set() else "done"
+            finally:
+                journal.close()
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the consumer's thread
+            self.progress.phase, self.progress.message = "failed", str(error)
+            self._publish()
+            self._outcomes.put(error)
+        else:
+            self._publish()
+            self._outcomes.put(None)
+
+    def _generate(self, journal: Journal) -> None:
+        shards = self._make_shards(journal)
+        done, todo = pending(self._plans, shards, self._generation.store.entries())
+        for outcome in done:
+            self.progress.cached(self._by_number[outcome.shard].rows * self._generation.samples)
+            self._report(outcome)
+        if not todo:
+            return
+        opened = (shards.open(plan) for plan in todo)
+        committed: queue.SimpleQueue[OpenShard | None] = queue.SimpleQueue()
+        first_missing: list[OpenShard] = []
+        # Shards whose answers are all known need no engine: loading a model to find that out would be absurd.
+        for shard in opened:
+            if shard.missing:
+                first_missing.append(shard)
+                break
+            self.progress.cached(len(shard.asks))
+            self._commit(shards, shard)
+        if not first_missing:
+            return
+        failure: list[BaseException] = []
+        committer = threading.Thread(target=self._commit_loop, args=(shards, committed, failure), name="commit", daemon=True)
+        committer.start()
+        try:
+            asyncio.run(self._answer(journal, _chain(first_missing, opened), committed.put, failure))
+        finally:
+            committed.put(None)
+            committer.join()
+        if failure:
+            raise failure[0]
+
+    async def _answer(
+        self, journal: Journal, opened: Iterator[OpenShard], on_complete: Callable[[OpenShard], None], failure: list[BaseException]
+    ) -> None:
+        fleet = Fleet()
+        ticker = asyncio.create_task(self._tick(failure))
+        try:
+            await self._start(fleet)
+            self._loop = asyncio.get_running_loop()
+            self._window = Window(fleet, self._generation.settings, journal, self.progress, on_complete)
+            if self._stop.is_set():
+                return
+            self.progress.phase = "generating"
+            await self._window.run(opened)
+        finally:
+            ticker.cancel()
+            await asyncio.gather(*(server.engine.close() for server in fleet.servers), return_exceptions=True)
+
+    async def _start(self, fleet: Fleet) -> None:
+        """Start every engine and compare what it is with what the recipe wants, before the first request."""
+        refused: list[str] = []
+        for engine, limit in self._generation.engines():
+            try:
+                server = Server(engine, await engine.start(), limit)
+                await server.measure()
+            except EngineError as error:
+                refused.append(str(error))
+                await engine.close()
+                continue
+            expected = self._generation.expected_model
+            if expected is not None and server.info.model != expected:
+                await engine.close()
+                raise GenerationError(
+                    f"{server.name} serves {server.info.model!r}, the recipe's target model is {expected!r}",
+                    todo="start the server with that model (or --served-model-name), or change target_model.name",
+                )
+            fleet.servers.append(server)
+        if not fleet.servers:
+            raise GenerationError(f"no server answers: {'; '.join(refused)}", todo="start the servers, or run `dflash-assets doctor`")
+        if refused:
+            self.progress.message = f"going on without {len(refused)} server(s): {'; '.join(refused)}"
+
+    async def _tick(self, failure: list[BaseException]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            await loop.run_in_executor(None, self._publish)
+            if failure:
+                self.stop()
+
+    # -- commits and reports ---------------------------------------------------------------------------------------
+
+    def _commit_loop(self, shards: Shards, committed: queue.SimpleQueue[OpenShard | None], failure: list[BaseException]) -> None:
+        while (opened := committed.get()) is not None:
+            if failure:
+                continue
+            try:
+                self._commit(shards, opened)
+            except (OSError, StoreFault) as error:
+                failure.append(
+                    GenerationError(
+                        f"{error}", where=self._generation.store.root, todo="repair the store and run again: the answers are in the journal"
+                    )
+                )
+                self.stop()
+
+    def _commit(self, shards: Shards, opened: OpenShard) -> None:
+        self._report(shards.commit(opened, self._by_number[opened.shard]))
+
+    def _report(self, outcome: ShardOutcome) -> None:
+        if outcome.error is None:
+            self.progress.shards_done += 1
+        else:
+            self.progress.shards_failed += 1
+        self._outcomes.put(outcome)
+
+    def _publish(self) -> None:
+        import orjson
+
+        self._generation.store.put_text("progress.json", orjson.dumps(self.progress.snapshot(), option=orjson.OPT_INDENT_2).decode())
+
+
+def _chain(first: Sequence[OpenShard], rest: Iterator[OpenShard]) -> Iterator[OpenShard]:
+    yield from first
+    yield from rest

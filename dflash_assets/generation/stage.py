@@ -1,0 +1,77 @@
+"""The stage `completions`: from recipe and blend to a generation run over a range of shards.
+
+Here: what the recipe means for window, keys and limits. Not here: the run (`run.py`), engines (handed in) and Dagster.
+Entry `completions/shard-00007`: file [completions]; version changes with any answer; facts = counts of outcomes and tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dflash_assets.generation.outcomes import AnswerRules
+from dflash_assets.generation.requests import key_facts
+from dflash_assets.generation.run import Generation, GenerationRun
+from dflash_assets.generation.shards import ShardFacts, ShardPlan, Shards, shard_name
+from dflash_assets.generation.window import WindowSettings
+from dflash_assets.recipe.fingerprint import answering, completions_fingerprint
+from dflash_assets.resources.engines.base import Engine, SamplingParameters
+from dflash_assets.resources.store import Entry
+from dflash_assets.tables import canonical_json
+from dflash_assets.workspace import Workspace
+
+DEADLINE_BASE = 60.0
+"""Seconds of a request's deadline that don't depend on its length: queueing and prefill."""
+THINK_CLOSE = {"qwen3": "</think>", "qwen3_5": "</think>", "chatml": None}
+
+
+def shard_plans(workspace: Workspace, shards: Sequence[int]) -> list[ShardPlan]:
+    """Plans of these shards; a shard the blend left empty has no prompts file. Raises MissingInput without a blend."""
+    workspace.entry("blend", make="blend")
+    entries = workspace.store.entries()
+    plans: list[ShardPlan] = []
+    for shard in shards:
+        entry = entries.get(f"prompts/{shard_name(shard)}")
+        if entry is None:
+            plans.append(ShardPlan(shard, None, 0, "empty"))
+        else:
+            plans.append(ShardPlan(shard, workspace.path(entry), int(entry.facts["rows"]), entry.version))
+    return plans
+
+
+def generation_run(workspace: Workspace, shards: Sequence[int], engines: Callable[[], Sequence[tuple[Engine, int | None]]]) -> GenerationRun:
+    """A run over these shards; iterate it. `engines` is only called when something has to be asked."""
+    recipe = workspace.recipe
+    blend = workspace.entry("blend", make="blend")
+    spec = recipe.generation
+    sampling = SamplingParameters(**spec.sampling.model_dump())
+    stops = tuple(blend.facts["stop_token_ids"])
+    settings = WindowSettings(
+        sampling=sampling,
+        stop_token_ids=stops,
+        rules=AnswerRules(frozenset(stops), int(blend.facts["vocab_size"]), THINK_CLOSE[recipe.target_model.family]),
+        template_kwargs_json=canonical_json(recipe.target_model.template_kwargs),
+        max_attempts=spec.max_attempts,
+        open_prompts_per_slot=spec.open_prompts_per_slot,
+        deadline_seconds=DEADLINE_BASE + spec.sampling.max_tokens / spec.floor_tokens_per_second,
+        give_up_seconds=spec.give_up_seconds,
+        drain_seconds=spec.drain_seconds,
+    )
+    facts = shard_facts(workspace, blend)
+    expected = None if spec.engine.kind == "embedded" else recipe.target_model.name
+    generation = Generation(workspace.store, settings, engines, expected, spec.samples_per_prompt)
+    return GenerationRun(generation, shard_plans(workspace, shards), lambda journal: Shards(workspace.store, journal, facts))
+
+
+def shard_facts(workspace: Workspace, blend: Entry) -> ShardFacts:
+    """What is equal on every row of the run."""
+    recipe = workspace.recipe
+    return ShardFacts(
+        keys=key_facts(answering(recipe), blend.facts["template_sha"]),
+        samples=recipe.generation.samples_per_prompt,
+        sampling_json=canonical_json(recipe.generation.sampling.model_dump(mode="json")),
+        model=recipe.target_model.name,
+        tokenizer_sha=blend.facts["tokenizer_sha"],
+        template_sha=blend.facts["template_sha"],
+        fingerprint=completions_fingerprint(recipe),
+        failure_limit=recipe.generation.failure_limit,
+    )
