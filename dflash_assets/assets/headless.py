@@ -1,0 +1,174 @@
+"""The whole recipe without a webserver: successive Dagster runs on one persistent instance.
+
+Here: which assets run in which order, over which shards, and what counts as failure. Not here: assets and drawing
+(`dflash_assets.cli`).
+
+Each stage is a run of its own, because assets over one partition range land in one run, where whatever follows a
+generator asset is skipped. A skipped step is a failed run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dflash_assets.assets.build import build_definitions
+from dflash_assets.assets.keys import Keys, partition_keys
+from dflash_assets.assets.verdicts import SHARDS_PER_RUN
+from dflash_assets.errors import AssetsError
+from dflash_assets.recipe.recipe import Recipe
+from dflash_assets.resources.store import Store
+from dflash_assets.tables import write_text
+
+DAGSTER_YAML = """\
+# Written by dflash-assets; yours to change.
+telemetry:
+  enabled: false
+concurrency:
+  runs:
+    max_concurrent_runs: 2
+  pools:
+    default_limit: 1
+    granularity: run
+run_monitoring:
+  enabled: true
+  free_slots_after_run_end_seconds: 300
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One Dagster run: a name for people, the assets, and the partition range."""
+
+    name: str
+    keys: tuple[dg.AssetKey, ...]
+    shards: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class StageResult:
+    """How a stage ended."""
+
+    stage: Stage
+    seconds: float
+    errors: list[str] = field(default_factory=list[str])
+    failed_shards: dict[str, str] = field(default_factory=dict[str, str])
+    checks_failed: list[str] = field(default_factory=list[str])
+
+
+class RunFailed(AssetsError):
+    """A headless run ended before its end, or not well."""
+
+
+def dagster_home() -> Path:
+    """`DAGSTER_HOME`, else `.dagster` in the working directory; made with settings that keep history when it isn't there."""
+    home = Path(os.environ.get("DAGSTER_HOME") or ".dagster").absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "dagster.yaml").exists():
+        write_text(home / "dagster.yaml", DAGSTER_YAML)
+    os.environ["DAGSTER_HOME"] = str(home)
+    return home
+
+
+@contextmanager
+def instance() -> Iterator[dg.DagsterInstance]:
+    """The persistent instance of `dagster_home`."""
+    dagster_home()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with dg.DagsterInstance.get() as found:
+            yield found
+
+
+class HeadlessRun:
+    """Runs a recipe stage by stage. `on_stage` is called before and after each."""
+
+    def __init__(self, recipe: Recipe, base_dir: Path, store: Store, instance: dg.DagsterInstance) -> None:
+        self.recipe, self.store = recipe, store
+        self._definitions = build_definitions(recipe, base_dir)
+        self._instance = instance
+        self._keys = Keys(recipe)
+        self.results: list[StageResult] = []
+
+    def run(self, before: Callable[[Stage], Any], after: Callable[[StageResult], Any]) -> None:
+        """All stages in order. Raises RunFailed when one fails whose result the next one needs."""
+        keys, shards = self._keys, tuple(partition_keys(self.recipe))
+        self._do(Stage("sources and blend", (*keys.sources, keys.blend)), before, after, needed=True)
+        self._do(Stage("prompts by shard", (keys.prompts_shard,), shards), before, after, needed=True)
+        self._do(Stage("completions", (keys.completions,), shards), before, after, needed=False)
+        for ranged in self._ranges(shards):
+            self._do(Stage("verdicts", (keys.verdicts,), ranged), before, after, needed=False)
+        self._do(Stage("training set", (keys.training_set,)), before, after, needed=True)
+        self._do(Stage("exports", tuple(keys.exports)), before, after, needed=False)
+        self._do(Stage("ledger and report", (keys.ledger, keys.report)), before, after, needed=True)
+        bad = [result for result in self.results if result.errors]
+        if bad:
+            raise RunFailed(_said(bad), todo="run again: only what is missing or failed is done")
+
+    def _ranges(self, shards: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Contiguous ranges of shards that have completions."""
+        there = {name.removeprefix("completions/") for name in self.store.entries() if name.startswith("completions/")}
+        current: list[str] = []
+        for shard in shards:
+            if shard in there and len(current) < SHARDS_PER_RUN:
+                current.append(shard)
+                continue
+            if current:
+                yield tuple(current)
+            current = [shard] if shard in there else []
+        if current:
+            yield tuple(current)
+
+    def _do(self, stage: Stage, before: Callable[[Stage], Any], after: Callable[[StageResult], Any], *, needed: bool) -> StageResult:
+        if not stage.keys:
+            return StageResult(stage, 0.0)
+        before(stage)
+        began = time.monotonic()
+        result = self._execute(stage)
+        result.seconds = time.monotonic() - began
+        self.results.append(result)
+        after(result)
+        if needed and result.errors:
+            raise RunFailed(_said([found for found in self.results if found.errors]), todo="mend it and run again: what is done is not done twice")
+        return result
+
+    def _execute(self, stage: Stage) -> StageResult:
+        job = self._definitions.resolve_implicit_global_asset_job_def()
+        tags = {}
+        if stage.shards:
+            tags = {"dagster/asset_partition_range_start": stage.shards[0], "dagster/asset_partition_range_end": stage.shards[-1]}
+        ran = job.execute_in_process(
+            instance=self._instance, asset_selection=list(stage.keys), tags=tags, raise_on_error=False,
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        )
+        return _read(stage, ran)
+
+
+def _read(stage: Stage, ran: dg.ExecuteInProcessResult) -> StageResult:
+    result = StageResult(stage, 0.0)
+    for event in ran.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            failure = data.user_failure_data
+            result.errors.append((failure.description if failure else None) or (data.error.to_string() if data.error else "failed"))
+            shards = failure.metadata.get("failed_shards") if failure else None
+            if shards is not None:
+                result.failed_shards.update(shards.value)  # type: ignore[arg-type]
+        elif event.is_step_skipped:
+            result.errors.append(f"step {event.step_key} was skipped")
+    result.checks_failed = [f"{check.asset_key.to_user_string()}: {check.check_name}" for check in ran.get_asset_check_evaluations() if not check.passed]
+    if not ran.success and not result.errors:
+        result.errors.append("the run ended without success; the webserver shows its events")
+    return result
+
+
+def _said(results: Sequence[StageResult]) -> str:
+    return "\n".join(f"{result.stage.name}: {error}" for result in results for error in dict.fromkeys(result.errors))

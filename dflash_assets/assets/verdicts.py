@@ -1,0 +1,78 @@
+"""Asset of the stage `verdicts`: every answer against every rule, by shard. The work is `dflash_assets.validation`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from dflash_assets.assets.common import Plan, expected_errors, table_schema
+from dflash_assets.assets.events import ShardCheck, ShardEvent, shard_events
+from dflash_assets.assets.keys import VERDICTS, shard_number
+from dflash_assets.recipe.fingerprint import verdicts_fingerprint
+from dflash_assets.resources.store_resource import StoreResource
+from dflash_assets.rows import VERDICT
+from dflash_assets.validation.stage import RuleCount
+
+SHARDS_PER_RUN = 50
+HARD, SOFT = "hard_rules", "soft_rules"
+
+
+def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
+    """The asset `verdicts`."""
+    keys, fingerprint = plan.keys, verdicts_fingerprint(plan.recipe)
+
+    @dg.asset(
+        key=keys.verdicts, group_name=VERDICTS, code_version=fingerprint, kinds={"parquet"}, deps=[keys.completions], partitions_def=partitions,
+        output_required=False,
+        # Another policy than completions: its runs start behind the shards while the generation run still goes on.
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=SHARDS_PER_RUN),
+        description="The spot check on every row: one verdict for each event and rule. A shard over the limit of a hard rule is red.",
+        metadata={"dagster/column_schema": table_schema(VERDICT)},
+        check_specs=[
+            # One evaluation a shard for all rules of a severity: each costs as much as a materialisation.
+            dg.AssetCheckSpec(HARD, asset=keys.verdicts, partitions_def=partitions, description="No hard rule fails for more rows than its limit."),
+            dg.AssetCheckSpec(SOFT, asset=keys.verdicts, partitions_def=partitions, description="No soft rule fails for more rows than its limit."),
+        ],
+    )
+    def verdicts(context: dg.AssetExecutionContext, store: StoreResource) -> Iterator[Any]:
+        from dflash_assets.assets.wiring import make_validator
+
+        with expected_errors():
+            workspace = plan.workspace(store.open())
+            validator = make_validator(workspace)
+
+        def events() -> Iterator[ShardEvent]:
+            for partition in context.partition_keys:
+                found = validator.shard(shard_number(partition))
+                assert found.made is not None
+                facts = found.made.entry.facts
+                metadata: dict[str, Any] = {
+                    "dagster/row_count": facts["events"], "accepted": facts["accepted"], "cache": "hit" if found.made.cached else "made now",
+                    "path": dg.MetadataValue.path(workspace.store.url(found.made.entry.files[0].path)),
+                }
+                checks = [_check(HARD, "hard", found.rules), _check(SOFT, "soft", found.rules)]
+                yield ShardEvent(partition, found.made.entry.version, {keys.completions: facts["completions"]}, metadata, checks, found.error)
+
+        with expected_errors():
+            yield from shard_events(context, events(), code_version=fingerprint, check_names=[HARD, SOFT], what="good verdicts")
+
+    return verdicts
+
+
+def _check(name: str, severity: str, rules: list[RuleCount]) -> ShardCheck:
+    shown = [rule for rule in rules if rule.severity == severity]
+    table = dg.MetadataValue.table(
+        [
+            dg.TableRecord({"rule": rule.rule, "seen": rule.seen, "failed": rule.failed, "share": round(rule.share, 4), "limit": rule.limit or 0.0})
+            for rule in shown
+        ],
+        schema=dg.TableSchema([
+            dg.TableColumn("rule"), dg.TableColumn("seen", "int"), dg.TableColumn("failed", "int"), dg.TableColumn("share", "float"),
+            dg.TableColumn("limit", "float"),
+        ]),
+    )
+    broken = [rule.rule for rule in shown if rule.over_limit]
+    metadata: dict[str, Any] = {"rules": table, "broken": len(broken)}
+    if broken:
+        metadata["show"] = f"dflash-assets peek --rule {broken[0]}"
+    return ShardCheck(name, not broken, metadata, warn_only=severity == "soft")
