@@ -1,0 +1,1 @@
+"""The command `dflash-assets`: one file a command."""

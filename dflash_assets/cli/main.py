@@ -1,0 +1,65 @@
+"""Entry point of `dflash-assets`: the commands and how errors end.
+
+Here: the list of commands, exit codes. Not here: any command (one file each beside this one).
+Exit codes: 0 well, 1 a run failed, 2 the recipe or an argument must be changed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from dflash_assets import __version__
+from dflash_assets.cli import doctor, init, peek, pin, plan, report, run, status, ui
+from dflash_assets.errors import AssetsError
+from dflash_assets.resources.store import StoreFault
+
+app = typer.Typer(
+    name="dflash-assets",
+    help="One recipe in, one validated exact-token training set for a speculative-decoding drafter out.",
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+)
+for command in (init.init, plan.plan, pin.pin, run.run, status.status, report.report, peek.peek, ui.ui, doctor.doctor):
+    app.command()(command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"dflash-assets {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and end.")) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line. An expected error is printed as what it says, never as a traceback."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    except AssetsError as error:
+        console.print(f"[bold red]error[/] {_escape(str(error))}")
+        sys.exit(error.exit_code)
+    except StoreFault as error:
+        console.print(f"[bold red]error[/] {_escape(str(error))}")
+        sys.exit(1)
+    except (typer.Abort, KeyboardInterrupt):
+        console.print("stopped; what was done is kept, run again to go on")
+        sys.exit(130)
+    except typer.TyperException as error:  # pyright: ignore[reportAttributeAccessIssue]
+        error.show()
+        sys.exit(error.exit_code)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+if __name__ == "__main__":
+    main()

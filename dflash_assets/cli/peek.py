@@ -1,0 +1,133 @@
+"""`dflash-assets peek`: look at rows, readable, without writing a query.
+
+Here: choosing rows and printing them. Not here: SQL over the tables, and the report's own samples.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from dflash_assets.errors import RecipeError
+from dflash_assets.rows import OUTCOMES
+from dflash_assets.workspace import Workspace
+
+SHOWN_CHARS = 1500
+
+
+def peek(
+    recipe: Annotated[Path, typer.Argument(help="Recipe whose rows are looked at.")],
+    source: Annotated[str | None, typer.Option(help="Only rows of this source.")] = None,
+    tools: Annotated[bool | None, typer.Option("--tools/--no-tools", help="Only prompts with, or without, tools.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only answers with this outcome, e.g. ok, length, timed_out.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Only answers that fail this rule, with the reason.")] = None,
+    rejected: Annotated[str | None, typer.Option(help="Instead of answers: source rows dropped for this reason (`all` for any).")] = None,
+    count: Annotated[int, typer.Option("-n", min=1, help="Rows to show.")] = 3,
+    seed: Annotated[int, typer.Option(help="Another seed shows other rows.")] = 0,
+    full: Annotated[bool, typer.Option("--full", help="Show whole texts instead of their beginnings.")] = False,
+) -> None:
+    """Show a few rows: prompt, answer, and what the rules say about it.
+
+    Rows are drawn evenly from all that match, not from the first file.
+    """
+    from dflash_assets.cli.opened import opened
+
+    workspace = opened(recipe)
+    console = Console(highlight=False)
+    if source is not None and source not in {found.name for found in workspace.recipe.sources}:
+        raise RecipeError(f"no source {source!r}", where=str(recipe), todo=f"sources: {', '.join(found.name for found in workspace.recipe.sources)}")
+    if outcome is not None and outcome not in OUTCOMES:
+        raise RecipeError(f"no outcome {outcome!r}", todo=f"outcomes: {', '.join(OUTCOMES)}")
+    found = _rejected(workspace, source, rejected) if rejected else _answers(workspace, source, tools, outcome, rule)
+    drawn, seen = _draw(found, count, random.Random(seed))
+    for row in drawn:
+        console.print(_rejected_panel(row) if rejected else _answer_panel(row, full))
+    console.print(f"{len(drawn)} of {seen:,} rows that match" if seen else "no row matches")
+
+
+def _draw(rows: Iterator[dict[str, Any]], count: int, rng: random.Random) -> tuple[list[dict[str, Any]], int]:
+    """An even sample of a stream (reservoir), and the number of rows seen."""
+    drawn: list[dict[str, Any]] = []
+    seen = 0
+    for row in rows:
+        seen += 1
+        if len(drawn) < count:
+            drawn.append(row)
+        elif (place := rng.randrange(seen)) < count:
+            drawn[place] = row
+    return drawn, seen
+
+
+def _answers(workspace: Workspace, source: str | None, tools: bool | None, outcome: str | None, rule: str | None) -> Iterator[dict[str, Any]]:
+    entries = workspace.store.entries()
+    for name, entry in sorted(entries.items()):
+        if not name.startswith("completions/"):
+            continue
+        shard = name.removeprefix("completions/")
+        prompts_entry, verdicts_entry = entries.get(f"prompts/{shard}"), entries.get(f"verdicts/{shard}")
+        if prompts_entry is None:
+            continue
+        failed: dict[str, list[dict[str, Any]]] = {}
+        if verdicts_entry is not None:
+            for verdict in pq.read_table(workspace.path(verdicts_entry), filters=[("passed", "==", False)]).to_pylist():
+                failed.setdefault(verdict["event_id"], []).append(verdict)
+        prompts = {row["prompt_id"]: row for row in pq.read_table(workspace.path(prompts_entry)).drop(["prompt_ids"]).to_pylist()}
+        columns = ["event_id", "prompt_id", "source", "text", "outcome", "detail", "finish_reason", "attempts", "seconds", "output_ids"]
+        for row in pq.read_table(workspace.path(entry), columns=columns).to_pylist():
+            prompt = prompts.get(row["prompt_id"])
+            verdicts = failed.get(row["event_id"], [])
+            if source is not None and row["source"] != source or outcome is not None and row["outcome"] != outcome:
+                continue
+            if tools is not None and (prompt is None or (prompt["tools_json"] is not None) != tools):
+                continue
+            if rule is not None and all(verdict["rule"] != rule for verdict in verdicts):
+                continue
+            yield {**row, "shard": shard, "prompt": prompt, "failed": verdicts}
+
+
+def _rejected(workspace: Workspace, source: str | None, reason: str) -> Iterator[dict[str, Any]]:
+    entries = workspace.store.entries()
+    files = [workspace.path(entry, 1) for name, entry in entries.items() if name.startswith("source/")]
+    if "blend" in entries:
+        files += [workspace.store.local(file.path) for file in entries["blend"].files if ".dropped." in f".{Path(file.path).name}"]
+    for file in files:
+        with pq.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=1000):
+                for row in batch.to_pylist():
+                    if (source is None or row["source"] == source) and (reason in ("all", row["reason"])):
+                        yield row
+
+
+def _rejected_panel(row: dict[str, Any]) -> Panel:
+    body = Text(row["excerpt"])
+    return Panel(body, title=Text(f"{row['source']} {row['source_row']}"), subtitle=Text(f"{row['stage']}: {row['reason']} — {row['detail']}"[:300]))
+
+
+def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
+    prompt = row["prompt"]
+    body = Text()
+    for message in orjson.loads(prompt["messages_json"]) if prompt else []:
+        body.append(f"{message['role']}: ", style="bold")
+        body.append(_cut(str(message.get("content") or message.get("tool_calls") or ""), full) + "\n")
+    if prompt and prompt["tools_json"]:
+        names = ", ".join(tool["function"]["name"] for tool in orjson.loads(prompt["tools_json"]))
+        body.append(f"tools: {names}\n", style="dim")
+    body.append("answer: ", style="bold green")
+    body.append(_cut(row["text"], full) if row["text"] else f"none ({row['detail'] or row['outcome']})")
+    for verdict in row["failed"]:
+        body.append(f"\n{verdict['severity']} rule {verdict['rule']}: {verdict['reason']} {verdict['detail'] or ''}", style="red" if verdict["severity"] == "hard" else "yellow")
+    title = Text(f"{row['source']} · {row['shard']} · {row['event_id']}")
+    return Panel(body, title=title, subtitle=f"{row['outcome']}, {len(row['output_ids'])} tokens, {row['seconds']:.1f} s")
+
+
+def _cut(text: str, full: bool) -> str:
+    return text if full or len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} … ({len(text) - SHOWN_CHARS:,} more characters)"
