@@ -1,0 +1,111 @@
+"""One chat template: text of a conversation out of messages, exactly as `transformers` renders it.
+
+Here: the jinja2 environment of `transformers.apply_chat_template` (5.x), rebuilt because importing that package
+costs a second of CPU. Not here: what is done to messages first (`messages.py`) and token ids (`tokenizer.py`).
+A test holds the two renderings equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from dflash_assets.errors import TokenizerError
+from dflash_assets.tables import canonical_json, digest
+
+Message = dict[str, Any]
+
+
+class TemplateFault(ValueError):
+    """A conversation that can't be turned into a prompt: one bad row, never the end of a run.
+
+    `reason` is a code for a rejection (`template_error`, `bad_arguments`, `residual_think_marker`, `not_unicode`,
+    `control_tokens`); `str()` is the detail.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %} ... {% endgeneration %}` marks assistant text for trainers; for rendering it is transparent."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False
+) -> str:
+    # jinja2's own filter escapes HTML characters.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(_layout: str) -> NoReturn:
+    # The same conversation would give another prompt tomorrow, and every request key would change with it.
+    raise TemplateError("the template prints the current date: pin it with `template_kwargs: {date_string: ...}`")
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return environment
+
+
+class ChatTemplate:
+    """A compiled chat template with its fixed variables.
+
+    `text` is the jinja2 source, `special_names` the tokenizer's `bos_token`, `eos_token` ..., `template_kwargs` the
+    recipe's own variables. Raises TokenizerError when the source is no template.
+    """
+
+    def __init__(self, text: str, special_names: Mapping[str, str], template_kwargs: Mapping[str, Any], *, where: str = "chat template") -> None:
+        self.text = text
+        self._variables = {**special_names, **template_kwargs}
+        self._fixed = canonical_json({"special_names": dict(special_names), "template_kwargs": dict(template_kwargs)})
+        try:
+            self._template: Template = _environment().from_string(text)
+        except TemplateSyntaxError as error:
+            raise TokenizerError(f"the chat template can't be compiled: {error} (line {error.lineno})", where=where) from error
+
+    @cached_property
+    def sha(self) -> str:
+        """sha256 (32 hex digits) of the template's text, the special tokens it is given and the recipe's template_kwargs."""
+        return digest(self.text, self._fixed)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, thinking: bool, *, add_generation_prompt: bool = True
+    ) -> str:
+        """Text of a conversation. `enable_thinking` is always given, since its default differs between models.
+
+        Raises TemplateFault (`template_error`) for whatever the template makes of these messages: its own
+        `raise_exception`, an undefined value, a string where it wants an object.
+        """
+        variables = {**self._variables, "enable_thinking": thinking}
+        try:
+            return self._template.render(
+                messages=list(messages), tools=list(tools) if tools else None, documents=None,
+                add_generation_prompt=add_generation_prompt, **variables,
+            )
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            # TemplateError is neither ValueError nor TypeError; all others come out of expressions in the template.
+            raise TemplateFault("template_error", f"{type(error).__name__}: {error}") from error
