@@ -7,7 +7,7 @@ make (their rooms) and Dagster (`dflash_assets.assets`).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ class Workspace:
         return self.store.put(local, f"{stem}.{file_sha256(local)[:12]}{local.suffix}")
 
     @contextmanager
-    def temporary(self, name: str) -> Iterator[Path]:
+    def temporary(self, name: str) -> Generator[Path]:
         """An empty folder for one stage's unfinished files; removed at the end."""
         folder = self.store.work / "tmp" / name
         shutil.rmtree(folder, ignore_errors=True)

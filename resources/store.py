@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -205,7 +205,7 @@ class DirectoryStore:
             write_text(self._root / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2).decode())
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> Generator[None]:
         holder = self.work / "holder"
         lock = FileLock(self.work / "run.lock", timeout=0)
         try:

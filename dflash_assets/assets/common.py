@@ -5,7 +5,7 @@ Here: glue without a stage of its own. Not here: events of partitioned assets (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Plan:
 
 
 @contextmanager
-def expected_errors() -> Iterator[None]:
+def expected_errors() -> Generator[None]:
     """An expected error becomes a Failure that says what to do, without retries; a bug keeps its trace."""
     try:
         yield

@@ -37,13 +37,14 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
         ],
     )
     def completions(context: dg.AssetExecutionContext, store: StoreResource, sglang: Fleet) -> Iterator[Any]:
+        from dflash_assets.assets.wiring import tokenizer_of
         from dflash_assets.generation.stage import generation_run, shard_plans
 
         with expected_errors():
             workspace = plan.workspace(store.open())
             shards = [shard_number(partition) for partition in context.partition_keys]
             versions = {shard.shard: shard.digest for shard in shard_plans(workspace, shards)}
-            run = generation_run(workspace, shards, sglang.engines)
+            run = generation_run(workspace, shards, lambda: sglang.engines(lambda: tokenizer_of(plan.recipe.target_model, plan.base_dir)))
 
         def events() -> Iterator[ShardEvent]:
             for outcome in run:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +79,7 @@ def dagster_home() -> Path:
 
 
 @contextmanager
-def instance() -> Iterator[dg.DagsterInstance]:
+def instance() -> Generator[dg.DagsterInstance]:
     """The persistent instance of `dagster_home`."""
     dagster_home()
     with warnings.catch_warnings():
@@ -157,6 +157,8 @@ def _read(stage: Stage, ran: dg.ExecuteInProcessResult) -> StageResult:
     for event in ran.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
+            if data.error is not None and data.error.cls_name == "DagsterExecutionInterruptedError":
+                raise KeyboardInterrupt
             failure = data.user_failure_data
             result.errors.append((failure.description if failure else None) or (data.error.to_string() if data.error else "failed"))
             shards = failure.metadata.get("failed_shards") if failure else None

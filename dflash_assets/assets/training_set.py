@@ -22,11 +22,12 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
         check_specs=[dg.AssetCheckSpec("all_shards", asset=key, description="Every planned shard is in the set.")],
     )
     def training_set(store: StoreResource) -> dg.MaterializeResult:
+        from dflash_assets.assets.wiring import tokenizer_of
         from dflash_assets.training_set.stage import make_training_set, training_set_folder
 
         with expected_errors():
             workspace = plan.workspace(store.open())
-            made = make_training_set(workspace)
+            made = make_training_set(workspace, lambda: tokenizer_of(plan.recipe.target_model, plan.base_dir))
             folder = training_set_folder(workspace)
         facts = made.entry.facts
         missing = facts["missing_shards"]

@@ -9,7 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from dflash_assets.recipe.model import TargetModel
+from dflash_assets.recipe.recipe import Recipe
+from dflash_assets.sources.registry import make_reader
 from dflash_assets.tokens.tokenizer import TargetTokenizer
+from dflash_assets.training_set.exports.export import read_options
 from dflash_assets.validation.event import ValidationContext
 from dflash_assets.validation.ruleset import RuleSet
 from dflash_assets.validation.stage import Validator
@@ -22,6 +25,18 @@ def make_validator(workspace: Workspace) -> Validator:
     rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
     tokenizer = tokenizer_of(recipe.target_model, workspace.base_dir)
     return Validator(workspace, rules, ValidationContext.of(recipe.target_model.family, tokenizer))
+
+
+def check_names(recipe: Recipe) -> None:
+    """Readers, rules and exports named by the recipe exist and take the options given. Raises RecipeError.
+
+    Only code is looked at, so it is quick; done before a run, because a misspelt export must not be found after 20 hours.
+    """
+    for source in recipe.sources:
+        make_reader(source)
+    RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
+    for export in recipe.exports:
+        read_options(export)
 
 
 def tokenizer_of(model: TargetModel, base_dir: Path) -> TargetTokenizer:

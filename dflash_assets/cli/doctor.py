@@ -145,11 +145,12 @@ def _sglang(python: str) -> Check:
 
 def _servers(recipe: Recipe, engine: SglangEngine | OpenAIChatEngine, base_dir: Path) -> Iterator[Check]:
     from dflash_assets.assets.build import build_resources
+    from dflash_assets.assets.wiring import tokenizer_of
     from dflash_assets.resources.fleet import Fleet
 
     fleet = build_resources(recipe, base_dir)["sglang"]
     assert isinstance(fleet, Fleet)
-    for server, (client, _) in zip(engine.servers, fleet.engines(), strict=True):
+    for server, (client, _) in zip(engine.servers, fleet.engines(lambda: tokenizer_of(recipe.target_model, base_dir)), strict=True):
         yield asyncio.run(_probe(server.url, client, recipe.target_model.name))
 
 

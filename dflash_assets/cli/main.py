@@ -52,9 +52,10 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         console.print("stopped; what was done is kept, run again to go on")
         sys.exit(130)
-    except typer.TyperException as error:  # pyright: ignore[reportAttributeAccessIssue]
-        error.show()
-        sys.exit(error.exit_code)
+    except typer.TyperException as error:
+        # Usage errors: typer's own class, which knows how to show itself beside the command's usage line.
+        getattr(error, "show", lambda: console.print(str(error)))()
+        sys.exit(int(getattr(error, "exit_code", 2)))
 
 
 def _escape(text: str) -> str:

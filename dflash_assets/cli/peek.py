@@ -85,7 +85,7 @@ def _answers(workspace: Workspace, source: str | None, tools: bool | None, outco
         for row in pq.read_table(workspace.path(entry), columns=columns).to_pylist():
             prompt = prompts.get(row["prompt_id"])
             verdicts = failed.get(row["event_id"], [])
-            if source is not None and row["source"] != source or outcome is not None and row["outcome"] != outcome:
+            if (source is not None and row["source"] != source) or (outcome is not None and row["outcome"] != outcome):
                 continue
             if tools is not None and (prompt is None or (prompt["tools_json"] is not None) != tools):
                 continue
@@ -124,7 +124,8 @@ def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
     body.append("answer: ", style="bold green")
     body.append(_cut(row["text"], full) if row["text"] else f"none ({row['detail'] or row['outcome']})")
     for verdict in row["failed"]:
-        body.append(f"\n{verdict['severity']} rule {verdict['rule']}: {verdict['reason']} {verdict['detail'] or ''}", style="red" if verdict["severity"] == "hard" else "yellow")
+        colour = "red" if verdict["severity"] == "hard" else "yellow"
+        body.append(f"\n{verdict['severity']} rule {verdict['rule']}: {verdict['reason']} {verdict['detail'] or ''}", style=colour)
     title = Text(f"{row['source']} · {row['shard']} · {row['event_id']}")
     return Panel(body, title=title, subtitle=f"{row['outcome']}, {len(row['output_ids'])} tokens, {row['seconds']:.1f} s")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,10 +15,9 @@ def pin(recipe: Annotated[Path, typer.Argument(help="Recipe to pin; comments and
     What is pinned already is left alone. A source without a repository is named, never guessed.
     """
     from dflash_assets.recipe.pin import pin_recipe
-    from dflash_assets.resources.hub import resolve_revision
 
     console = Console(highlight=False)
-    pinned, open_fields = pin_recipe(recipe, resolve_revision)
+    pinned, open_fields = pin_recipe(recipe, _resolve)
     for found in pinned:
         console.print(f"{found.field}: {found.repo} @ {found.revision}")
     for field in open_fields:
@@ -27,3 +26,13 @@ def pin(recipe: Annotated[Path, typer.Argument(help="Recipe to pin; comments and
         console.print("everything is pinned already")
     if open_fields:
         raise typer.Exit(2)
+
+
+def _resolve(kind: Literal["dataset", "model"], repo: str) -> str:
+    from dflash_assets.errors import SourceError
+    from dflash_assets.resources.hub import HubError, resolve_revision
+
+    try:
+        return resolve_revision(kind, repo)
+    except HubError as error:
+        raise SourceError(str(error), where=repo, todo=error.todo) from error

@@ -12,6 +12,7 @@ from rich.table import Table
 
 def plan(recipe: Annotated[Path, typer.Argument(help="Recipe to look at.")]) -> None:
     """Show sources, shards and limits of a recipe. Ends with code 2 and a list when something is missing."""
+    from dflash_assets.assets.wiring import check_names
     from dflash_assets.recipe.load import load_recipe
     from dflash_assets.recipe.readiness import require_ready
 
@@ -27,5 +28,6 @@ def plan(recipe: Annotated[Path, typer.Argument(help="Recipe to look at.")]) -> 
         f"{blend.max_prompts:,} prompts at most in {blend.shard_count} shards of {blend.shard_size}; "
         f"answers of at most {generation.sampling.max_tokens:,} tokens; engine {generation.engine.kind}; store {loaded.store_root}"
     )
+    check_names(loaded)
     require_ready(loaded, recipe.absolute().parent, recipe)
     console.print(f"ready. next: [bold]dflash-assets run {recipe}[/]")

@@ -15,6 +15,7 @@ def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
     Files go to the recipe's `store` (default `data/<name>/`), Dagster's records to `DAGSTER_HOME` (default `.dagster/`),
     so that the webserver shows the same run. Stop it with Ctrl-C at any time and run it again: nothing is asked twice.
     """
+    from dflash_assets.assets.wiring import check_names
     from dflash_assets.cli.live import Live
     from dflash_assets.cli.summary import print_summary
     from dflash_assets.recipe.load import load_recipe, resolved_yaml
@@ -23,6 +24,7 @@ def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
     loaded = load_recipe(recipe)
     base_dir = recipe.absolute().parent
     require_ready(loaded, base_dir, recipe)
+    check_names(loaded)
     console = Console(highlight=False)
     console.print(f"[bold]{loaded.name}[/]: {loaded.blend.max_prompts:,} prompts at most, {loaded.blend.shard_count} shards, store {loaded.store_root}")
 

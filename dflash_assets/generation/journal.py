@@ -191,6 +191,7 @@ class Journal:
     def append(self, answer: Answer) -> Future[None]:
         """Queue an answer; the future completes once it survives a crash, or raises the OSError that prevented it."""
         future: Future[None] = Future()
+        future.set_running_or_notify_cancel()  # who stops waiting must not cancel it under the writer's hands
         self._inbox.put((answer.key, answer.encode(), future))
         return future
 

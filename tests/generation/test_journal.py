@@ -69,6 +69,22 @@ def test_the_newest_answer_of_a_key_counts(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_waiter_that_gives_up_does_not_harm_the_writer(tmp_path: Path) -> None:
+    import asyncio
+
+    journal = Journal(tmp_path, group_seconds=0.2)
+
+    async def give_up() -> None:
+        waiting = asyncio.ensure_future(asyncio.wrap_future(journal.append(an_answer("k1"))))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+
+    asyncio.run(give_up())
+    journal.append(an_answer("k2")).result(timeout=10)
+    assert journal.get("k1") is not None
+    journal.close()
+
+
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     with pytest.raises(GenerationError, match="another run"):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.support.engines import ScriptedEngine, answer
-from tests.support.generation import facts, make_run, run_all, settings, write_shards
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.resources.engines.base import EngineError, GenerationReply
 from dflash_assets.resources.store import DirectoryStore
+from tests.support.engines import ScriptedEngine, answer
+from tests.support.generation import facts, make_run, run_all, settings, write_shards
 
 
 @pytest.fixture
@@ -251,11 +251,10 @@ def test_progress_is_there_from_the_start_and_at_the_end(store: DirectoryStore, 
 
 
 def test_prompts_that_render_to_the_same_ids_share_one_answer(store: DirectoryStore, tmp_path: Path) -> None:
-    from tests.support.generation import prompt_row
-
     from dflash_assets.generation.shards import ShardPlan
     from dflash_assets.rows import SHARD_PROMPT
     from dflash_assets.tables import write_rows
+    from tests.support.generation import prompt_row
 
     plans = []
     for shard in range(2):

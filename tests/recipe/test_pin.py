@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.recipe.test_load import GOOD
 
 from dflash_assets.errors import SourceError
 from dflash_assets.recipe.load import load_recipe
 from dflash_assets.recipe.pin import pin_recipe
+from tests.recipe.test_load import GOOD
 
 SHA = {"org/a": "a" * 40, "org/b": "b" * 40, "org/c": "c" * 40, "org/model": "d" * 40}
 TEXT = (
