@@ -16,6 +16,7 @@ from dflash_assets.cli import doctor, init, peek, pin, plan, report, run, status
 from dflash_assets.errors import AssetsError
 from dflash_assets.resources.store import StoreFault
 
+INTERRUPTED = 130
 app = typer.Typer(
     name="dflash-assets",
     help="One recipe in, one validated exact-token training set for a speculative-decoding drafter out.",
@@ -40,9 +41,11 @@ def main() -> None:
     """Run the command line. An expected error is printed as what it says, never as a traceback."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        app(standalone_mode=False)
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
+        # Without standalone mode the exit code of a command that ends itself (or is interrupted) comes back as the result.
+        ended = app(standalone_mode=False)
+        if ended == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(ended or 0)
     except AssetsError as error:
         console.print(f"[bold red]error[/] {_escape(str(error))}")
         sys.exit(error.exit_code)
@@ -51,7 +54,7 @@ def main() -> None:
         sys.exit(1)
     except (typer.Abort, KeyboardInterrupt):
         console.print("stopped; what was done is kept, run again to go on")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except typer.TyperException as error:
         # Usage errors: typer's own class, which knows how to show itself beside the command's usage line.
         getattr(error, "show", lambda: console.print(str(error)))()

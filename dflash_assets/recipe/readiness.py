@@ -18,6 +18,8 @@ from dflash_assets.recipe.sources import SourceSpec
 def problems(recipe: Recipe, base_dir: Path) -> list[str]:
     """What keeps the recipe from running, each as `field: what -> what to do`; empty when it is ready."""
     found = [problem for source in recipe.sources for problem in _source(source, base_dir)]
+    if "://" in recipe.store_root:
+        found.append(f"store: {recipe.store_root}: this version writes to folders only -> give a folder, and copy it to the bucket afterwards")
     model = recipe.target_model
     if model.tokenizer == "hub" and model.revision is None:
         found.append("target_model.revision: not pinned -> run `dflash-assets pin RECIPE`, so that tokens can't change under your feet")

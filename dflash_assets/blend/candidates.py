@@ -1,0 +1,132 @@
+"""All prompts of all sources as arrays of keys and states: what the blend decides on without holding any text.
+
+Here: the first pass over the sources, exact duplicates, and the state of every prompt. Not here: near-duplicates,
+contamination and quotas, which set states. About 60 bytes a prompt.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dflash_assets.blend.order import place
+from dflash_assets.blend.text import duplicate_key, parsed, user_texts
+from dflash_assets.tables import iterate_rows
+
+FREE = "free"
+TAKEN = "taken"
+
+
+class Candidates:
+    """Prompts numbered through all sources in recipe order; each has one state: free, taken or a reason it was dropped for."""
+
+    def __init__(self, sources: Sequence[str], files: Mapping[str, Path]) -> None:
+        self.sources = list(sources)
+        self.files = [files[name] for name in sources]
+        rows = [pq.read_metadata(file).num_rows for file in self.files]
+        self.starts = np.cumsum([0, *rows])
+        """Number of each source's first prompt, and the total at the end."""
+        total = int(self.starts[-1])
+        self._names = [FREE, TAKEN]
+        self._codes = {FREE: 0, TAKEN: 1}
+        self.states = np.zeros(total, dtype=np.uint16)
+        self.related = np.full(total, -1, dtype=np.int64)
+        """Of a duplicate: the prompt it repeats."""
+        self.details: dict[int, str] = {}
+        """More about a dropped prompt, where there is more to say than its reason."""
+        self.take_places = np.zeros(total, dtype=np.uint64)
+
+    @property
+    def total(self) -> int:
+        """Prompts of all sources."""
+        return int(self.starts[-1])
+
+    def drop(self, numbers: Any, reason: str) -> None:
+        """Give prompts (one number or an array of them) a reason."""
+        if reason not in self._codes:
+            self._codes[reason] = len(self._names)
+            self._names.append(reason)
+        self.states[numbers] = self._codes[reason]
+
+    def take(self, numbers: Any) -> None:
+        """Mark prompts as part of the blend."""
+        self.states[numbers] = self._codes[TAKEN]
+
+    def state(self, number: int) -> str:
+        """State of one prompt."""
+        return self._names[self.states[number]]
+
+    def free(self, source: int) -> Any:
+        """Numbers of a source's free prompts, int64."""
+        start, end = self.starts[source], self.starts[source + 1]
+        return np.flatnonzero(self.states[start:end] == 0) + start
+
+    def counts(self, source: int) -> Counter[str]:
+        """Prompts of a source by state."""
+        codes = np.bincount(self.states[self.starts[source] : self.starts[source + 1]], minlength=len(self._names))
+        return Counter({name: int(count) for name, count in zip(self._names, codes, strict=True) if count})
+
+    def rows(self, source: int, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(number, row) of all prompts of a source, in bounded memory."""
+        yield from enumerate(iterate_rows(self.files[source], columns), start=int(self.starts[source]))
+
+    def selected_rows(self, source: int, numbers: Any, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(number, row) of some prompts (sorted numbers) of a source; row groups without any are not read."""
+        with pq.ParquetFile(self.files[source]) as file:
+            first = int(self.starts[source])
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                low, high = np.searchsorted(numbers, [first, first + rows])
+                if low < high:
+                    start = first
+                    for batch in file.iter_batches(batch_size=1000, row_groups=[group], columns=columns):
+                        low, high = np.searchsorted(numbers, [start, start + batch.num_rows])
+                        if low < high:
+                            wanted = numbers[low:high]
+                            yield from zip(map(int, wanted), batch.take(wanted - start).to_pylist(), strict=True)
+                        start += batch.num_rows
+                first += rows
+
+
+def scan(candidates: Candidates, *, seed: int, min_prompt_chars: int) -> None:
+    """First pass: places, short prompts and exact duplicates.
+
+    Reasons: `too_short`, `exact_duplicate` (same prompt id), `duplicate_after_normalisation`. The first one in recipe
+    order stays.
+    """
+    keys, ids, places = array("Q"), array("Q"), array("Q")
+    short: list[int] = []
+    for source in range(len(candidates.sources)):
+        for number, row in candidates.rows(source, ["prompt_id", "messages_json", "tools_json"]):
+            messages = parsed(row["messages_json"])
+            keys.frombytes(duplicate_key(messages, row["tools_json"]))
+            ids.append(int(row["prompt_id"][:16], 16))
+            places.append(place(row["prompt_id"], seed, "take"))
+            if min_prompt_chars > 1 and len(user_texts(messages)[-1].strip()) < min_prompt_chars:
+                short.append(number)
+    candidates.take_places = np.frombuffer(places, dtype=np.uint64) if places else candidates.take_places
+    if short:
+        candidates.drop(np.array(short), "too_short")
+    _drop_duplicates(candidates, np.frombuffer(keys, dtype=np.uint64).reshape(-1, 2), np.frombuffer(ids, dtype=np.uint64))
+
+
+def _drop_duplicates(candidates: Candidates, keys: Any, ids: Any) -> None:
+    free = np.flatnonzero(candidates.states == 0)
+    if not len(free):
+        return
+    # lexsort is stable, so within equal keys the earliest prompt comes first.
+    order = free[np.lexsort((keys[free, 0], keys[free, 1]))]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
+    firsts = order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
+    again, original = order[~new], firsts[~new]
+    candidates.related[again] = original
+    same = ids[again] == ids[original]
+    candidates.drop(again[same], "exact_duplicate")
+    candidates.drop(again[~same], "duplicate_after_normalisation")

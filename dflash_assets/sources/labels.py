@@ -1,0 +1,78 @@
+"""Category and language of a row, from the row's own labels.
+
+Here: the mapping of a recipe applied to a row, and how far a language label is believed. Not here: telling a language
+from its text: a label is only contradicted where the script leaves no doubt (Infinity-Instruct labels Chinese `ko`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from dflash_assets.recipe.base import Category
+from dflash_assets.recipe.sources import CategoryLabels
+
+UNDETERMINED = "und"
+_SAMPLE = 2000
+_CODE = re.compile(r"[a-z]{2}")
+_HAN, _KANA, _HANGUL = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]"), re.compile("[\uac00-\ud7af]")
+_CYRILLIC, _ARABIC, _LATIN = re.compile("[\u0400-\u04ff]"), re.compile("[\u0600-\u06ff]"), re.compile("[A-Za-z\u00c0-\u024f]")
+_SCRIPT_OF = {"ko": _HANGUL, "ru": _CYRILLIC, "uk": _CYRILLIC, "bg": _CYRILLIC, "ar": _ARABIC, "fa": _ARABIC, "ur": _ARABIC}
+
+
+def category_of(row: dict[str, Any], labels: CategoryLabels, has_tools: bool) -> Category:
+    """Category of a row: its label's, if the recipe maps it; else `tools` for a row with tools; else the default.
+
+    An explicit mapping wins over `tools`, so that a recipe can keep code prompts with tools among the code prompts.
+    """
+    if labels.column is not None:
+        for label in _values(row, labels.column.split(".")):
+            if (found := labels.map.get(label)) is not None:
+                return found
+    return "tools" if has_tools else labels.default
+
+
+def _values(node: Any, path: list[str]) -> Iterator[str]:
+    """Labels at a dotted path; of lists, every element in order."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _values(item, path)
+    elif path:
+        if isinstance(node, dict) and path[0] in node:
+            yield from _values(node[path[0]], path[1:])
+    elif isinstance(node, str):
+        yield node
+    elif isinstance(node, int):
+        yield str(node)
+
+
+def language_of(label: str | None, text: str, flags: set[str]) -> str:
+    """ISO 639-1 code of a row's label, or `und` without one.
+
+    A label whose script the text doesn't hold at all is replaced by what the script proves (zh, ja, ko) or `und`,
+    flag `language_label_contradicted`.
+    """
+    if label is None or not label.strip():
+        return UNDETERMINED
+    code = label.strip().lower().split("-")[0].split("_")[0]
+    if not _CODE.fullmatch(code):
+        return UNDETERMINED
+    sample = text[:_SAMPLE]
+    proven = _proven(sample)
+    script = _SCRIPT_OF.get(code)
+    wrong = (script is not None and not script.search(sample)) or (
+        proven is not None and proven != code and not _LATIN.search(sample) and code not in ("zh", "ja", "ko")
+    )
+    if wrong or (code in ("zh", "ja") and proven == "ko"):
+        flags.add("language_label_contradicted")
+        return proven or UNDETERMINED
+    return code
+
+
+def _proven(sample: str) -> str | None:
+    if _HANGUL.search(sample):
+        return "ko"
+    if _KANA.search(sample):
+        return "ja"
+    return "zh" if _HAN.search(sample) else None
