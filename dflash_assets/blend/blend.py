@@ -35,7 +35,7 @@ def blend(recipe: Recipe, prompts: Mapping[str, Path], encoder: PromptEncoder, o
 
     `prompts`: source name -> its PROMPT file. Benchmarks are found relative to `base_dir`. Same inputs and seed give the same shard
     digests. Every prompt that came in is in a shard or in `dropped`, with a reason: exact_duplicate, duplicate_after_normalisation,
-    near_duplicate, contaminated:<benchmark>, too_short, over_context, not_taken, or a template's reason code (`template_error`, ...).
+    near_duplicate, contaminated:<benchmark>, too_short, over_context, same_rendering, not_taken, or a template's reason code (`template_error`, ...).
     Raises BlendError when nothing is left or the account doesn't close; RecipeError for a benchmark that can't be read.
     """
     spec = recipe.blend

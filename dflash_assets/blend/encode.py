@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import xxhash
 
 from dflash_assets.blend.candidates import Candidates
 from dflash_assets.blend.order import place, thinks
@@ -45,6 +46,8 @@ class Taker:
         self._recipe, self._candidates, self._encoder, self._spill = recipe, candidates, encoder, spill
         self.lengths = np.zeros(candidates.total, dtype=np.int32)
         """Prompt tokens of every prompt that was rendered and fits; 0 for the others."""
+        self._owners: dict[int, int] = {}
+        """Hash of token ids -> the prompt they belong to. Different prompts can render alike: a template may print no tools, or trim."""
 
     def take(self, source: int, quota: Quota, room: int) -> None:
         """Mark the first prompts of a source, by place, that fit until quota or room is used up; the rest becomes `not_taken`."""
@@ -59,6 +62,7 @@ class Taker:
         chosen = fitting[: self._enough(fitting, quota, room)]
         self._candidates.take(chosen)
         self._candidates.drop(self._candidates.free(source), "not_taken")
+        self._owners = {key: number for key, number in self._owners.items() if self._candidates.states[number] == 1}
 
     def _enough(self, fitting: Any, quota: Quota, room: int) -> int:
         """How many of the fitting prompts, in order of place, belong to the blend."""
@@ -109,6 +113,9 @@ class Taker:
                 self._drop(number, ids.reason, str(ids))
             elif len(ids) > limit:
                 self._drop(number, "over_context", f"{len(ids)} tokens; the limit is {limit}")
+            elif (owner := self._owners.setdefault(_hash(ids), number)) != number:
+                self._candidates.related[number] = owner
+                self._candidates.drop(number, "same_rendering")
             else:
                 self.lengths[number] = len(ids)
                 self._spill.write(place(row["prompt_id"], seed, "shuffle"), number, {**row, "prompt_tokens": len(ids), "prompt_ids": ids})
@@ -116,6 +123,10 @@ class Taker:
     def _drop(self, number: int, reason: str, detail: str) -> None:
         self._candidates.drop(number, reason)
         self._candidates.details[number] = detail
+
+
+def _hash(ids: Sequence[int]) -> int:
+    return xxhash.xxh3_128_intdigest(np.asarray(ids, dtype="<i4").tobytes())
 
 
 def spill_in(folder: Path, max_prompts: int) -> Spill:

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from dflash_assets.tokens.template import Message, TemplateFault
 
 _PART_TYPES = ("text", "image", "image_url", "video")  # OpenAI's and the templates' names
@@ -87,6 +85,10 @@ def _split_reasoning(message: Message, index: int) -> None:
     message["content"] = body.lstrip("\n")
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _call(call: Any, index: int) -> dict[str, Any]:
     if not isinstance(call, Mapping):
         raise TemplateFault("template_error", f"message {index}: a tool call is no object")
@@ -96,8 +98,9 @@ def _call(call: Any, index: int) -> dict[str, Any]:
     if isinstance(arguments, str):
         # An empty string is how servers write a call without parameters.
         try:
-            arguments = orjson.loads(arguments) if arguments.strip() else {}
-        except orjson.JSONDecodeError as error:
+            # Not orjson: it turns integers beyond 64 bits into floats, and the model would read another number.
+            arguments = json.loads(arguments, parse_constant=_no_constant) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
             raise TemplateFault("bad_arguments", f"message {index}: arguments are no JSON ({error})") from None
     if arguments is None:
         arguments = {}

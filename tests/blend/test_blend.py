@@ -194,3 +194,24 @@ def test_heaviest_shards_first(tmp_path: Path) -> None:
 def test_nothing_at_all_is_an_error_too(tmp_path: Path) -> None:
     with pytest.raises(BlendError, match="nothing came in"):
         Blended(recipe_of({"none": "all"}, near_duplicates={}), {"none": prompt_file(tmp_path, "none", [])}, tmp_path / "out")
+
+
+def test_prompts_that_render_alike_are_taken_once(tmp_path: Path) -> None:
+    """Another role or another tool list makes another prompt; a template that prints neither makes the same tokens of both."""
+    alike = [[{"role": "user", "content": "What is it?"}], [{"role": "user", "content": "What is "}, {"role": "user", "content": "it?"}]]
+    files = {"a": prompt_file(tmp_path, "a", alike), "b": prompt_file(tmp_path, "b", [alike[1], "Another one."], category="math")}
+    found = Blended(recipe_of({"a": "all", "b": "all"}), files, tmp_path / "out")
+    assert len(found.rows) == 2
+    assert len({tuple(row["prompt_ids"]) for row in found.rows}) == 2
+    assert found.reasons["a.jsonl:1"] == "same_rendering"
+    assert next(row["detail"] for row in found.dropped if row["source_row"] == "a.jsonl:1") == "repeats a a.jsonl:0"
+
+
+def test_a_prompt_beyond_the_quota_owns_no_rendering(tmp_path: Path) -> None:
+    files = {
+        "a": prompt_file(tmp_path, "a", [f"Number {n}, please." for n in range(40)]),
+        "b": prompt_file(tmp_path, "b", [[{"role": "user", "content": f"Number {n}, "}, {"role": "user", "content": "please."}] for n in range(40)]),
+    }
+    found = Blended(recipe_of({"a": 5, "b": 40}), files, tmp_path / "out")
+    assert found.plan.sources["a"].reached == 5
+    assert found.plan.sources["b"].reached == 35

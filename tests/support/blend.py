@@ -34,7 +34,7 @@ class CharacterEncoder:
         if "UNRENDERABLE" in text:
             return TemplateFault("template_error", "the template raised")
         data = text.encode()
-        return [int.from_bytes(data[start : start + 4].ljust(4, b"\0")) % 49152 for start in range(0, len(data), 4)]
+        return [int.from_bytes(data[start : start + 4].ljust(4, b"\0")) & 0x7FFFFFFF for start in range(0, len(data), 4)]
 
 
 def prompt_row(source: str, number: int, text: str | Sequence[Mapping[str, Any]], **changes: Any) -> dict[str, Any]:

@@ -29,7 +29,12 @@ def test_calls_without_parameters(arguments: Any, expected: Any) -> None:
     assert got["tool_calls"][0]["function"]["arguments"] == expected
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "'a'", '"text"', "{'a': 1}", 7])
+def test_large_integers_keep_their_value() -> None:
+    got = one({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": '{"n": 18446744073709551616}'}}]})
+    assert got["tool_calls"][0]["function"]["arguments"] == {"n": 18446744073709551616}
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "'a'", '"text"', "{'a': 1}", 7, '{"a": NaN}', "[" * 100_000])
 def test_other_arguments_are_a_fault(arguments: Any) -> None:
     with pytest.raises(TemplateFault) as caught:
         one({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]})
