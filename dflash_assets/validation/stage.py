@@ -1,0 +1,126 @@
+"""The stage `verdicts`: every answer of one shard against every rule, and whether the shard stands.
+
+Here: cache key, file and facts of a shard's verdicts, the share of rows that break a hard rule against its limit.
+Not here: rules, statistics over the run (`tally`, the report) and Dagster.
+Entry `verdicts/shard-00007`: file [verdicts]; facts = {completions: version judged, events, accepted, rules: {name: counts}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dflash_assets.recipe.fingerprint import verdicts_fingerprint
+from dflash_assets.rows import VERDICT
+from dflash_assets.tables import TableWriter, digest
+from dflash_assets.validation.event import ValidationContext
+from dflash_assets.validation.ruleset import RuleSet
+from dflash_assets.validation.statistics import share_in_words
+from dflash_assets.validation.validate import accepted_events, validate_shard
+from dflash_assets.workspace import Made, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCount:
+    """One rule over one shard."""
+
+    rule: str
+    severity: str
+    seen: int
+    failed: int
+    limit: float | None
+
+    @property
+    def share(self) -> float:
+        """Failed of seen; 0 when none was seen."""
+        return self.failed / self.seen if self.seen else 0.0
+
+    @property
+    def over_limit(self) -> bool:
+        """More failures than the rule allows."""
+        return self.limit is not None and self.seen > 0 and self.share > self.limit
+
+    def words(self, confidence: float) -> str:
+        """The share with its interval, or that there was nothing to test."""
+        return share_in_words(self.failed, self.seen, confidence) if self.seen else "not tested (0 seen)"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardVerdicts:
+    """What validating one shard came to."""
+
+    shard: int
+    made: Made | None
+    rules: list[RuleCount] = field(default_factory=list[RuleCount])
+    error: str | None = None
+    """Why the shard is red: a hard rule over its limit."""
+
+
+class Validator:
+    """Validates shards of one recipe; building it settles rules and loads the tokenizer once."""
+
+    def __init__(self, workspace: Workspace, rules: RuleSet, context: ValidationContext) -> None:
+        self._workspace, self._rules, self._context = workspace, rules, context
+        self._fingerprint = digest(verdicts_fingerprint(workspace.recipe), rules.fingerprint())
+
+    def shard(self, number: int) -> ShardVerdicts:
+        """Verdicts of one shard, taken from the store when completions and rules are the same.
+
+        Raises MissingInput when the shard has no completions.
+        """
+        name = f"shard-{number:05d}"
+        completions = self._workspace.entry(f"completions/{name}", make="completions")
+        prompts = self._workspace.store.entries().get(f"prompts/{name}")
+        key = digest(self._fingerprint, completions.version, prompts.version if prompts else "empty")
+        made = self._workspace.found(f"verdicts/{name}", key)
+        if made is None:
+            if prompts is None:
+                table = VERDICT.empty_table()
+            else:
+                answers = pq.read_table(self._workspace.path(completions))
+                table = validate_shard(answers, pq.read_table(self._workspace.path(prompts)), self._rules, self._context)
+            made = self._keep(name, key, completions.version, table)
+        return self._judge(number, made)
+
+    def _keep(self, name: str, key: str, judged: str, table: pa.Table) -> Made:
+        with self._workspace.temporary(f"verdicts-{name}") as folder:
+            path = folder / "verdicts.parquet"
+            with TableWriter(path, VERDICT) as writer:
+                writer.write_table(table)
+            stored = self._workspace.put(path, f"verdicts/{name}")
+        counts = _counts(table)
+        facts: dict[str, Any] = {
+            "completions": judged,
+            "events": len(table["event_id"].unique()),
+            "accepted": len(accepted_events(table)),
+            "rules": counts,
+            "error": self._error(self._rule_counts(counts)),
+        }
+        return self._workspace.keep(f"verdicts/{name}", key, digest(stored.sha256, length=16), (stored,), facts)
+
+    def _rule_counts(self, counts: Mapping[str, Sequence[int]]) -> list[RuleCount]:
+        return [RuleCount(rule.name, rule.severity, *counts.get(rule.name, (0, 0)), limit=rule.limit) for rule in self._rules.rules]
+
+    def _error(self, rules: Sequence[RuleCount]) -> str | None:
+        broken = [rule for rule in rules if rule.severity == "hard" and rule.over_limit]
+        if not broken:
+            return None
+        said = "; ".join(f"{rule.rule}: {rule.words(self._rules.confidence)}, limit {rule.limit:.1%}" for rule in broken)
+        return f"{said} -> `dflash-assets peek --rule {broken[0].rule}` shows the rows"
+
+    def _judge(self, number: int, made: Made) -> ShardVerdicts:
+        return ShardVerdicts(number, made, self._rule_counts(made.entry.facts["rules"]), made.entry.facts["error"])
+
+
+def _counts(table: pa.Table) -> dict[str, tuple[int, int]]:
+    """Rule -> (events it applied to, events that failed)."""
+    judged = table.filter(pa.compute.is_valid(table["passed"]))  # pyright: ignore[reportAttributeAccessIssue]
+    counts: dict[str, tuple[int, int]] = {}
+    for rule, passed in zip(judged["rule"].to_pylist(), judged["passed"].to_pylist(), strict=True):
+        seen, failed = counts.get(rule, (0, 0))
+        counts[rule] = (seen + 1, failed + (not passed))
+    return dict(sorted(counts.items()))
