@@ -14,12 +14,12 @@ help:
 $(VENV)/.runtime: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.lock
 	touch $@
 
 ## make demo          install, then the whole job on a small real model: prompts to trainer files, offline
@@ -35,6 +35,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+## make test-sglang    the engine contract on a real SGLang server on the CPU (installs it once into .venv-sglang, 3.5 GB)
+test-sglang: $(VENV)/.dev
+	PYTHON=$(PYTHON) bash tests/sglang/setup.sh
+	$(BIN)/python -m pytest tests/sglang -m sglang
 
 ## make schema        write docs/recipe.schema.json from the models
 schema: $(VENV)/.runtime

@@ -19,7 +19,7 @@ HARD, SOFT = "hard_rules", "soft_rules"
 
 def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
     """The asset `verdicts`."""
-    keys, fingerprint = plan.keys, verdicts_fingerprint(plan.recipe)
+    keys, fingerprint, confidence = plan.keys, verdicts_fingerprint(plan.recipe), plan.recipe.validation.confidence
 
     @dg.asset(
         key=keys.verdicts, group_name=VERDICTS, code_version=fingerprint, kinds={"parquet"}, deps=[keys.completions], partitions_def=partitions,
@@ -50,7 +50,7 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
                     "dagster/row_count": facts["events"], "accepted": facts["accepted"], "cache": "hit" if found.made.cached else "made now",
                     "path": dg.MetadataValue.path(workspace.store.url(found.made.entry.files[0].path)),
                 }
-                checks = [_check(HARD, "hard", found.rules), _check(SOFT, "soft", found.rules)]
+                checks = [_check(HARD, "hard", found.rules, confidence), _check(SOFT, "soft", found.rules, confidence)]
                 yield ShardEvent(partition, found.made.entry.version, {keys.completions: facts["completions"]}, metadata, checks, found.error)
 
         with expected_errors():
@@ -59,7 +59,7 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
     return verdicts
 
 
-def _check(name: str, severity: str, rules: list[RuleCount]) -> ShardCheck:
+def _check(name: str, severity: str, rules: list[RuleCount], confidence: float) -> ShardCheck:
     shown = [rule for rule in rules if rule.severity == severity]
     table = dg.MetadataValue.table(
         [
@@ -71,7 +71,7 @@ def _check(name: str, severity: str, rules: list[RuleCount]) -> ShardCheck:
             dg.TableColumn("limit", "float"),
         ]),
     )
-    broken = [rule.rule for rule in shown if rule.over_limit]
+    broken = [rule.rule for rule in shown if rule.over_limit(confidence)]
     metadata: dict[str, Any] = {"rules": table, "broken": len(broken)}
     if broken:
         metadata["show"] = f"dflash-assets peek --rule {broken[0]}"

@@ -21,7 +21,7 @@ class RuleSettings(RecipeModel):
     severity: Literal["hard", "soft"] | None = None
     """`hard`: a failing row is kept out of the training set and the share is bounded; `soft`: reported only."""
     max_failed_share: Share | None = None
-    """Largest share of failing rows of a shard before the shard turns red (hard) or is warned about (soft)."""
+    """Largest share of failing rows. A shard turns red (hard) or is warned about (soft) when the lower bound of its share passes it."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """The rule's own parameters, e.g. `{minimum: 16}`; each rule documents its own and refuses unknown ones."""
 

@@ -19,7 +19,7 @@ from dflash_assets.rows import VERDICT
 from dflash_assets.tables import TableWriter, digest
 from dflash_assets.validation.event import ValidationContext
 from dflash_assets.validation.ruleset import RuleSet
-from dflash_assets.validation.statistics import share_in_words
+from dflash_assets.validation.statistics import judge, share_in_words
 from dflash_assets.validation.validate import accepted_events, validate_shard
 from dflash_assets.workspace import Made, Workspace
 
@@ -39,10 +39,12 @@ class RuleCount:
         """Failed of seen; 0 when none was seen."""
         return self.failed / self.seen if self.seen else 0.0
 
-    @property
-    def over_limit(self) -> bool:
-        """More failures than the rule allows."""
-        return self.limit is not None and self.seen > 0 and self.share > self.limit
+    def over_limit(self, confidence: float) -> bool:
+        """Surely more failures than the rule allows: the lower bound of the share passes the limit.
+
+        The bare share would turn a shard of 16 red for one bad row, which says nothing about the shard.
+        """
+        return self.limit is not None and judge(self.failed, self.seen, self.limit, confidence) == "fail"
 
     def words(self, confidence: float) -> str:
         """The share with its interval, or that there was nothing to test."""
@@ -106,7 +108,7 @@ class Validator:
         return [RuleCount(rule.name, rule.severity, *counts.get(rule.name, (0, 0)), limit=rule.limit) for rule in self._rules.rules]
 
     def _error(self, rules: Sequence[RuleCount]) -> str | None:
-        broken = [rule for rule in rules if rule.severity == "hard" and rule.over_limit]
+        broken = [rule for rule in rules if rule.severity == "hard" and rule.over_limit(self._rules.confidence)]
         if not broken:
             return None
         said = "; ".join(f"{rule.rule}: {rule.words(self._rules.confidence)}, limit {rule.limit:.1%}" for rule in broken)
