@@ -41,6 +41,11 @@ test-sglang: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash tests/sglang/setup.sh
 	$(BIN)/python -m pytest tests/sglang -m sglang
 
+## make bench         all benchmarks at reduced size; FULL=1 NAME=x: one at its stated size
+bench: $(VENV)/.dev
+	@for script in $(if $(NAME),benchmarks/$(NAME).py,$(sort $(wildcard benchmarks/*.py))); do \
+	  echo "== $$script"; $(BIN)/python -m benchmarks.$$(basename $$script .py) $(if $(FULL),--full) || exit 1; done
+
 ## make schema        write docs/recipe.schema.json from the models
 schema: $(VENV)/.runtime
 	$(BIN)/python -m dflash_assets.recipe.schema > docs/recipe.schema.json

@@ -11,6 +11,7 @@ from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.recipe.generation import EmbeddedEngine
 from dflash_assets.resources.store import Entry
 from dflash_assets.validation.event import ValidationContext
+from dflash_assets.validation.formats import format_of
 from dflash_assets.validation.facts import (
     LedgerTotal,
     ReportFacts,
@@ -40,7 +41,7 @@ def report_facts(workspace: Workspace, *, made_at: datetime | None = None) -> Re
         recipe=recipe.name, description=recipe.description, status=run_status(workspace, entries), model=recipe.target_model.name,
         engine=recipe.generation.engine.kind, max_tokens=recipe.generation.sampling.max_tokens, sources=_sources(workspace, entries),
         ledger=_ledger(entries), training_set=_training(entries), files=files_of(workspace, entries),
-        next_command="dflash-assets ui RECIPE", made_at=made_at or datetime.now(UTC),
+        next_command="dflash-assets peek <recipe> -n 5", made_at=made_at or datetime.now(UTC),
     )
     return build_facts(run, shards, rules, context, expectations(workspace, entries))
 
@@ -82,12 +83,14 @@ def expectations(workspace: Workspace, entries: dict[str, Entry]) -> Expectation
     blend = entries.get("blend")
     status = run_status(workspace, entries)
     confidence = workspace.recipe.validation.confidence
+    calls_tools = format_of(workspace.recipe.target_model.family).has_tools
     if blend is None or not blend.facts["rows"]:
-        return Expectations(complete=status.complete, confidence=confidence)
+        return Expectations(calls_tools=calls_tools, complete=status.complete, confidence=confidence)
     rows = blend.facts["rows"]
     return Expectations(
         source_share={name: found["reached"] / rows for name, found in blend.facts["sources"].items()},
         category_share={name: count / rows for name, count in blend.facts["categories"].items()},
+        calls_tools=calls_tools,
         tools_share=blend.facts["with_tools"] / rows, complete=status.complete, confidence=confidence,
     )
 

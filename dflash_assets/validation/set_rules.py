@@ -29,6 +29,8 @@ class Expectations:
     category_share: Mapping[str, float] = field(default_factory=dict[str, float])
     tools_share: float | None = None
     """Share of prompts that offer tools."""
+    calls_tools: bool = True
+    """The target model's family can call tools; false: whether it does is not tested."""
     complete: bool = False
     """All shards are in the tally: shares are then compared as they are."""
     confidence: float = 0.95
@@ -114,6 +116,8 @@ def tool_call_share(tally: Tally, expected: Expectations, parameters: ToolCallSh
         )
     if n == 0:
         return SetResult("not_tested" if consistent else "fail", 0, 0, "not tested (0 seen)", detail=detail)
+    if not expected.calls_tools:
+        return SetResult("not_tested" if consistent else "fail", 0, 0, "not tested (the model's family has no tool calls)", detail=detail)
     verdict = _between(calls, n, parameters.minimum, parameters.maximum, expected)
     wanted = f"{parameters.minimum:.0%} to {parameters.maximum:.0%} of the rows with tools"
     return SetResult(verdict if consistent else "fail", n, calls, f"calls in {share_in_words(calls, n, expected.confidence)}", wanted, detail)

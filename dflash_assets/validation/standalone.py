@@ -176,7 +176,7 @@ def event_of_row(row: Mapping[str, Any], form: Format, number: int = 0, *, think
         str(row.get("id") or f"line {number}"), digest(prompt, length=16) if prompt else f"line {number}", text, answer,
         finish if isinstance(finish, str) else _finish_of(message),
         output_tokens=tokens if isinstance(tokens, int) else None, max_tokens=limit if isinstance(limit, int) else None, thinking=mode,
-        prompt_text=prompt, tools=tools, tool_choice=str(request.get("tool_choice") or "auto"),
+        prompt_text=prompt, tools=tools, tool_choice=_tool_choice(request.get("tool_choice")),
     )
 
 
@@ -204,6 +204,11 @@ def _tools(value: object) -> ToolSet | None:
     if not value:
         return None
     return parse_tools(value if isinstance(value, str) else canonical_json(value))
+
+
+def _tool_choice(value: object) -> str:
+    """`auto`, `none` or `required`; a choice that names a function (an object) requires a call too."""
+    return "required" if isinstance(value, dict) else str(value or "auto")
 
 
 def _thinking(row: Mapping[str, Any], request: Mapping[str, Any], default: bool) -> bool:

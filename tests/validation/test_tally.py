@@ -180,6 +180,13 @@ def test_tool_rows_expected_and_seen() -> None:
     assert set_result(tally_of(8, 100, tool_share=0.4, change=change), "tool_call_share").verdict == "fail"
 
 
+def test_a_family_without_tool_calls_is_not_tested_for_them() -> None:
+    tally = tally_of(2, 100, tool_share=0.4)
+    assert set_result(tally, "tool_call_share").verdict == "pass"
+    found = set_result(tally, "tool_call_share", calls_tools=False)
+    assert (found.verdict, found.n) == ("not_tested", 0)
+
+
 def test_tool_spec_format() -> None:
     prompts, completions = shard(0, 30, tool_share=1.0)
     rows = prompts.to_pylist()
