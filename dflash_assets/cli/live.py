@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from dflash_assets.assets.headless import Stage, StageResult
 from dflash_assets.resources.store import Store
@@ -26,7 +26,7 @@ class Live:
     def __init__(self, console: Console, store: Store) -> None:
         self._console, self._store = console, store
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"),
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"),
             console=console, transient=True, disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
@@ -71,7 +71,8 @@ class Live:
         while not self._done.wait(REFRESH_SECONDS):
             found = self._read()
             if found is not None:
-                self._progress.update(task, total=found["prompts_total"], completed=found["prompts_done"], said=said(found))
+                count = f"{found['prompts_done']:,}/{found['prompts_total']:,}"
+                self._progress.update(task, total=found["prompts_total"], completed=found["prompts_done"], said=f"{count}  {said(found)}")
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -25,7 +27,7 @@ def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
     base_dir = recipe.absolute().parent
     require_ready(loaded, base_dir, recipe)
     check_names(loaded)
-    console = Console(highlight=False)
+    console = Console(file=_own_output(), highlight=False)
     console.print(f"[bold]{loaded.name}[/]: {loaded.blend.max_prompts:,} prompts at most, {loaded.blend.shard_count} shards, store {loaded.store_root}")
 
     from dflash_assets.assets.headless import HeadlessRun, instance
@@ -37,3 +39,11 @@ def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
     with instance() as dagster, Live(console, store) as live:
         HeadlessRun(loaded, base_dir, store, dagster).run(live.before, live.after)
     print_summary(console, Workspace(loaded, base_dir, store), recipe)
+
+
+def _own_output() -> TextIO:
+    """Standard output under a file descriptor of its own: Dagster points descriptor 1 at its log files while a step runs."""
+    try:
+        return os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding or "utf-8")
+    except (OSError, ValueError):  # no real file behind it, in a test or a notebook
+        return sys.stdout
