@@ -36,19 +36,24 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-## make test-sglang    the engine contract on a real SGLang server on the CPU (installs it once into .venv-sglang, 3.5 GB)
+## make test-sglang   the engine contract on a real SGLang server on the CPU (installs it once into .venv-sglang, 3.5 GB)
 test-sglang: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash tests/sglang/setup.sh
 	$(BIN)/python -m pytest tests/sglang -m sglang
+
+## make test-browser  the webserver in headless Chromium (needs chromium: apt-get install chromium)
+test-browser: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/browser -m browser
 
 ## make bench         all benchmarks at reduced size; FULL=1 NAME=x: one at its stated size
 bench: $(VENV)/.dev
 	@for script in $(if $(NAME),benchmarks/$(NAME).py,$(sort $(wildcard benchmarks/*.py))); do \
 	  echo "== $$script"; $(BIN)/python -m benchmarks.$$(basename $$script .py) $(if $(FULL),--full) || exit 1; done
 
-## make schema        write docs/recipe.schema.json from the models
+## make schema        write docs/recipe.schema.json and docs/cli.md from the code
 schema: $(VENV)/.runtime
 	$(BIN)/python -m dflash_assets.recipe.schema > docs/recipe.schema.json
+	$(BIN)/python -m dflash_assets.cli.document > docs/cli.md
 
 clean:
 	rm -rf data .dagster $(VENV) dist build

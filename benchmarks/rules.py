@@ -39,11 +39,18 @@ kind hand picture again change off play spell air away animal house point page l
 derivative matrix vector integer function variable returns iterate compute remainder therefore suppose integral boundary
 """
 WORDS = _TEXT.split()
-CODE = ("    for {0} in range({1}):", "        {0} = {0} + {2}({1})", "    return {0}[{1}] if {2} else None", "{2}({0}={1}, {2}={0})", "    # {0} {2} at {1}")
+CODE = (
+    "    for {0} in range({1}):",
+    "        {0} = {0} + {2}({1})",
+    "    return {0}[{1}] if {2} else None",
+    "{2}({0}={1}, {2}={0})",
+    "    # {0} {2} at {1}",
+)
 TOOL = {
     "type": "function",
     "function": {
-        "name": "search", "description": "Search.",
+        "name": "search",
+        "description": "Search.",
         "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
     },
 }
@@ -75,18 +82,54 @@ def shard(rng: random.Random, tokenizer: TargetTokenizer, number: int, rows: int
         end = "\n\n<tool_call>\n<function=search>\n<parameter=query>\nnews\n</parameter>\n</function>\n</tool_call>" if tools else ""
         text = f"{prose(rng, chars * 3 // 4)}\n</think>\n\n{prose(rng, chars // 4)}{end}<|im_end|>"
         prompt_id = f"{number:05d}-{row:05d}"
-        prompts.append({
-            "prompt_id": prompt_id, "source": "generated", "source_row": f"generated:{row}", "source_revision": "0", "messages_json": json.dumps(messages),
-            "tools_json": json.dumps([TOOL]) if tools else None, "category": "general", "language": "en", "thinking": True,
-            "prompt_tokens": len(prompt_ids), "flags": [], "prompt_ids": prompt_ids, "shard": number,
-        })
-        completions.append({
-            "event_id": prompt_id + "-0", "request_key": prompt_id, "prompt_id": prompt_id, "turn": 0, "sample": 0, "attempt_of_sample": 0,
-            "supersedes": None, "source": "generated", "prompt_ids": prompt_ids, "output_ids": tokenizer.encode(text), "text": text,
-            "finish_reason": "stop", "matched_stop": "248046", "outcome": "ok", "detail": None, "attempts": 1, "ids_exact": True,
-            "sampling_json": json.dumps({"max_tokens": 1_000_000}), "model": "m", "model_revision": "r", "tokenizer_sha": "t", "template_sha": "c",
-            "engine": "embedded", "engine_version": "1", "server": "s", "started_at": datetime(2026, 1, 1, tzinfo=UTC), "seconds": 1.0,
-        })
+        prompts.append(
+            {
+                "prompt_id": prompt_id,
+                "source": "generated",
+                "source_row": f"generated:{row}",
+                "source_revision": "0",
+                "messages_json": json.dumps(messages),
+                "tools_json": json.dumps([TOOL]) if tools else None,
+                "category": "general",
+                "language": "en",
+                "thinking": True,
+                "prompt_tokens": len(prompt_ids),
+                "flags": [],
+                "prompt_ids": prompt_ids,
+                "shard": number,
+            }
+        )
+        completions.append(
+            {
+                "event_id": prompt_id + "-0",
+                "request_key": prompt_id,
+                "prompt_id": prompt_id,
+                "turn": 0,
+                "sample": 0,
+                "attempt_of_sample": 0,
+                "supersedes": None,
+                "source": "generated",
+                "prompt_ids": prompt_ids,
+                "output_ids": tokenizer.encode(text),
+                "text": text,
+                "finish_reason": "stop",
+                "matched_stop": "248046",
+                "outcome": "ok",
+                "detail": None,
+                "attempts": 1,
+                "ids_exact": True,
+                "sampling_json": json.dumps({"max_tokens": 1_000_000}),
+                "model": "m",
+                "model_revision": "r",
+                "tokenizer_sha": "t",
+                "template_sha": "c",
+                "engine": "embedded",
+                "engine_version": "1",
+                "server": "s",
+                "started_at": datetime(2026, 1, 1, tzinfo=UTC),
+                "seconds": 1.0,
+            }
+        )
     return pa.Table.from_pylist(prompts, schema=SHARD_PROMPT), pa.Table.from_pylist(completions, schema=COMPLETION)
 
 
@@ -137,10 +180,18 @@ def main() -> None:
     print(f"200 KB answers: {long * 1e3:.1f} ms a row, {ratio:.2f}x the cost per KB of the {chars / 1000:.1f} KB ones")
     print(f"{rows:,} rows in {seconds:.1f} CPU-s, {failed} failures, peak memory grew by {grown:.0f} MB")
     value = rows / seconds
-    print(json.dumps({
-        "name": "rules_rows_per_cpu_second", "value": round(value, 1), "unit": "rows/CPU-s", "target": TARGET, "ok": value >= TARGET,
-        "baseline": None,
-    }))
+    print(
+        json.dumps(
+            {
+                "name": "rules_rows_per_cpu_second",
+                "value": round(value, 1),
+                "unit": "rows/CPU-s",
+                "target": TARGET,
+                "ok": value >= TARGET,
+                "baseline": None,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

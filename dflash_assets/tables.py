@@ -71,7 +71,9 @@ class TableWriter:
             stored,
             compression="zstd",
             compression_level=3,
-            use_dictionary=cast("Any", [name for name in schema.names if name not in ID_COLUMNS and name != "loss_mask"]),  # pyarrow's stub knows bool only
+            use_dictionary=cast(
+                "Any", [name for name in schema.names if name not in ID_COLUMNS and name != "loss_mask"]
+            ),  # pyarrow's stub knows bool only
         )
 
     def write(self, row: Mapping[str, Any]) -> None:

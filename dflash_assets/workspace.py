@@ -49,7 +49,9 @@ class Workspace:
         entry = self.store.entries().get(name)
         if entry is None:
             raise MissingInput(
-                f"{name} isn't there yet", where=self.store.root, todo=f"materialise {make} first, or let `dflash-assets run` do all of it in order"
+                f"{name} isn't there yet",
+                where=self.store.root,
+                todo=f"materialise {make} first, or let `dflash-assets run` do all of it in order",
             )
         return entry
 

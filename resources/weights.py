@@ -37,7 +37,9 @@ def locate_weights(where: str, base_dir: Path) -> Path:
             raise WeightsError(f"there is no weights file {path}")
         return path
     if kind != "package" or name not in PACKAGES:
-        raise WeightsError(f"can't find weights from {where!r}: give gguf:PATH or one of {', '.join(f'package:{known}' for known in PACKAGES)}")
+        raise WeightsError(
+            f"can't find weights from {where!r}: give gguf:PATH or one of {', '.join(f'package:{known}' for known in PACKAGES)}"
+        )
     package, pattern = PACKAGES[name]
     # find_spec, not import: that package's module registers a plugin and pulls in its own dependencies.
     spec = importlib.util.find_spec(package)

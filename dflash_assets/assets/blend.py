@@ -21,7 +21,11 @@ def blend_asset(plan: Plan) -> dg.AssetsDefinition:
     tolerance = plan.recipe.blend.mix_tolerance
 
     @dg.asset(
-        key=key, group_name=BLEND, code_version=blend_fingerprint(plan.recipe), kinds={"parquet"}, deps=plan.keys.sources,
+        key=key,
+        group_name=plan.keys.group(BLEND),
+        code_version=blend_fingerprint(plan.recipe),
+        kinds={"parquet"},
+        deps=plan.keys.sources,
         description="Sources deduplicated, cut to their quotas, rendered for the target model, shuffled and planned into shards.",
         check_specs=[
             dg.AssetCheckSpec("mix", asset=key, description=f"Each source's share is within {tolerance:.1%} of what the recipe asks for."),
@@ -37,23 +41,38 @@ def blend_asset(plan: Plan) -> dg.AssetsDefinition:
             made = make_blend(workspace, tokenizer_of(plan.recipe.target_model, plan.base_dir))
         facts = made.entry.facts
         mix = dg.MetadataValue.table(
-            [dg.TableRecord({"source": name, **{k: row[k] for k in ("asked", "found", "reached", "shortfall")}}) for name, row in facts["sources"].items()],
-            schema=dg.TableSchema([dg.TableColumn("source"), *(dg.TableColumn(name, "int") for name in ("asked", "found", "reached", "shortfall"))]),
+            [
+                dg.TableRecord({"source": name, **{k: row[k] for k in ("asked", "found", "reached", "shortfall")}})
+                for name, row in facts["sources"].items()
+            ],
+            schema=dg.TableSchema(
+                [dg.TableColumn("source"), *(dg.TableColumn(name, "int") for name in ("asked", "found", "reached", "shortfall"))]
+            ),
         )
-        off = {name: row["reached"] / max(1, facts["rows"]) - row["asked"] / max(1, facts["asked"]) for name, row in facts["sources"].items()}
+        off = {
+            name: row["reached"] / max(1, facts["rows"]) - row["asked"] / max(1, facts["asked"]) for name, row in facts["sources"].items()
+        }
         # `all` asks for whatever there is, so it can't fall short.
         short = {name: row["shortfall"] for name, row in facts["sources"].items() if row["shortfall"] and row["take"] != "all"}
         checks = [
             dg.AssetCheckResult(
-                check_name="mix", passed=all(abs(gap) <= tolerance for gap in off.values()), severity=dg.AssetCheckSeverity.WARN,
+                check_name="mix",
+                passed=all(abs(gap) <= tolerance for gap in off.values()),
+                severity=dg.AssetCheckSeverity.WARN,
                 metadata={"mix": mix, "largest_gap": max((abs(gap) for gap in off.values()), default=0.0)},
             ),
             dg.AssetCheckResult(
-                check_name="quotas_met", passed=not short, severity=dg.AssetCheckSeverity.WARN, metadata={"missing": counts_table(short, "source")}
+                check_name="quotas_met",
+                passed=not short,
+                severity=dg.AssetCheckSeverity.WARN,
+                metadata={"missing": counts_table(short, "source")},
             ),
         ]
         metadata = {
-            "dagster/row_count": facts["rows"], "shards": facts["shards"], "prompt_tokens": facts["tokens"], "mix": mix,
+            "dagster/row_count": facts["rows"],
+            "shards": facts["shards"],
+            "prompt_tokens": facts["tokens"],
+            "mix": mix,
             "dropped": counts_table(facts["dropped"], "reason"),
         }
         return made_result(made, workspace, metadata, checks)
@@ -66,8 +85,13 @@ def prompts_shard_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -
     keys = plan.keys
 
     @dg.asset(
-        key=keys.prompts_shard, group_name=BLEND, code_version=SHARD_CODE_VERSION, kinds={"parquet"}, deps=[keys.blend],
-        partitions_def=partitions, output_required=False,
+        key=keys.prompts_shard,
+        group_name=keys.group(BLEND),
+        code_version=SHARD_CODE_VERSION,
+        kinds={"parquet"},
+        deps=[keys.blend],
+        partitions_def=partitions,
+        output_required=False,
         # Neither the policy of completions nor that of verdicts: assets with one policy land in one run, where the later ones are skipped.
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=5000),
         description="Prompts of one shard with the token ids that will be sent.",
@@ -86,7 +110,10 @@ def prompts_shard_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -
                 if entry is None:
                     metadata["note"] = "the plan leaves this shard empty"
                 else:
-                    metadata |= {"prompt_tokens": entry.facts["tokens"], "path": dg.MetadataValue.path(workspace.store.url(entry.files[0].path))}
+                    metadata |= {
+                        "prompt_tokens": entry.facts["tokens"],
+                        "path": dg.MetadataValue.path(workspace.store.url(entry.files[0].path)),
+                    }
                 yield ShardEvent(partition, entry.version if entry else "empty", {keys.blend: blend.version}, metadata)
 
         yield from shard_events(context, events(), code_version=SHARD_CODE_VERSION, check_names=[], what="prompts")

@@ -50,5 +50,10 @@ def build_resources(recipe: Recipe, base_dir: Path) -> dict[str, dg.Configurable
     return {
         # A store is relative to the working directory, not to the recipe: recipes in site-packages must not fill it with data.
         "store": StoreResource(root=recipe.store_root, recipe=recipe.name, base_dir=str(Path.cwd())),
-        "sglang": Fleet(engine=recipe.generation.engine.model_dump(mode="json", exclude_none=True), model=recipe.target_model.name, model_revision=recipe.target_model.revision, base_dir=str(base_dir)),
+        "sglang": Fleet(
+            engine=recipe.generation.engine.model_dump(mode="json", exclude_none=True),
+            model=recipe.target_model.name,
+            model_revision=recipe.target_model.revision,
+            base_dir=str(base_dir),
+        ),
     }

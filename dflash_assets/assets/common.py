@@ -53,7 +53,9 @@ def table_schema(schema: pa.Schema) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
-                field.name, str(field.type), description=(field.metadata or {}).get(b"doc", b"").decode(),
+                field.name,
+                str(field.type),
+                description=(field.metadata or {}).get(b"doc", b"").decode(),
                 constraints=dg.TableColumnConstraints(nullable=field.nullable),
             )
             for field in schema
@@ -61,7 +63,9 @@ def table_schema(schema: pa.Schema) -> dg.TableSchema:
     )
 
 
-def made_result(made: Made, workspace: Workspace, metadata: Mapping[str, Any], checks: list[dg.AssetCheckResult] | None = None) -> dg.MaterializeResult:
+def made_result(
+    made: Made, workspace: Workspace, metadata: Mapping[str, Any], checks: list[dg.AssetCheckResult] | None = None
+) -> dg.MaterializeResult:
     """Result of an unpartitioned stage: its content digest is its data version, so equal content stops staleness here."""
     shown = {"cache": "hit" if made.cached else "made now", **metadata}
     if made.entry.files:

@@ -25,13 +25,22 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
     keys, fingerprint, limit = plan.keys, completions_fingerprint(plan.recipe), plan.recipe.generation.failure_limit
 
     @dg.asset(
-        key=keys.completions, group_name=COMPLETIONS, code_version=fingerprint, kinds={plan.recipe.generation.engine.kind}, deps=[keys.prompts_shard],
-        partitions_def=partitions, backfill_policy=dg.BackfillPolicy.single_run(), output_required=False, pool="gpu",
+        key=keys.completions,
+        group_name=keys.group(COMPLETIONS),
+        code_version=fingerprint,
+        kinds={plan.recipe.generation.engine.kind},
+        deps=[keys.prompts_shard],
+        partitions_def=partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        pool="gpu",
         description=f"Answers of {plan.recipe.target_model.name}, one row a generation event, with the exact token ids.",
         metadata={"dagster/column_schema": table_schema(COMPLETION)},
         check_specs=[
             dg.AssetCheckSpec(
-                CHECK, asset=keys.completions, partitions_def=partitions,
+                CHECK,
+                asset=keys.completions,
+                partitions_def=partitions,
                 description=f"Every prompt of the shard ended, at most {limit:.1%} of them without an answer.",
             )
         ],
@@ -51,15 +60,26 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
                 partition = f"shard-{outcome.shard:05d}"
                 facts = outcome.facts
                 failed = sum(count for name, count in facts["outcomes"].items() if name not in ANSWERED)
-                check = ShardCheck(CHECK, outcome.error is None, {"failed": failed, "outcomes": counts_table(facts["outcomes"], "outcome")})
+                evidence: dict[str, Any] = {"failed": failed, "outcomes": counts_table(facts["outcomes"], "outcome")}
+                if outcome.error is not None:
+                    evidence["error"] = outcome.error
+                check = ShardCheck(CHECK, outcome.error is None, evidence)
                 metadata: dict[str, Any] = {
-                    "dagster/row_count": facts["events"], "cache": "hit" if outcome.cached else "made now", "output_tokens": facts["output_tokens"],
-                    "mean_output_tokens": facts["mean_output_tokens"], "truncated_share": facts["truncated_share"], "failed": failed,
+                    "dagster/row_count": facts["events"],
+                    "cache": "hit" if outcome.cached else "made now",
+                    "output_tokens": facts["output_tokens"],
+                    "mean_output_tokens": facts["mean_output_tokens"],
+                    "truncated_share": facts["truncated_share"],
+                    "failed": failed,
                 }
                 if outcome.entry is not None:
                     metadata["path"] = dg.MetadataValue.path(workspace.store.url(outcome.entry.files[0].path))
                 yield ShardEvent(
-                    partition, outcome.entry.version if outcome.entry else None, {keys.prompts_shard: versions[outcome.shard]}, metadata, [check],
+                    partition,
+                    outcome.entry.version if outcome.entry else None,
+                    {keys.prompts_shard: versions[outcome.shard]},
+                    metadata,
+                    [check],
                     outcome.error,
                 )
 

@@ -78,7 +78,10 @@ def shard_events(
         if single:
             # A plain result lets downstream assets of the same run go on, which a hand-yielded event doesn't.
             yield dg.MaterializeResult(
-                asset_key=key, metadata=dict(event.metadata), data_version=dg.DataVersion(event.version), tags=tags,
+                asset_key=key,
+                metadata=dict(event.metadata),
+                data_version=dg.DataVersion(event.version),
+                tags=tags,
                 check_results=[_single_check(check) for check in event.checks],
             )
         else:
@@ -93,7 +96,11 @@ def shard_events(
 
 def _check(key: dg.AssetKey, event: ShardEvent, check: ShardCheck) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(
-        asset_key=key, check_name=check.name, passed=check.passed, partition=event.partition, severity=_severity(check),
+        asset_key=key,
+        check_name=check.name,
+        passed=check.passed,
+        partition=event.partition,
+        severity=_severity(check),
         metadata=dict(check.metadata),
     )
 

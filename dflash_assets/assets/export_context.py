@@ -26,8 +26,13 @@ def export_context(workspace: Workspace) -> ExportContext:
 
     shards, _ = validated_shards(workspace)
     return ExportContext(
-        name=recipe.name, shards=[shard_files(workspace, number) for number, _ in shards], splitter=splitter, decode=tokenizer.decode,
-        description=recipe.description, model=recipe.target_model.name, model_revision=recipe.target_model.revision,
+        name=recipe.name,
+        shards=[shard_files(workspace, number) for number, _ in shards],
+        splitter=splitter,
+        decode=tokenizer.decode,
+        description=recipe.description,
+        model=recipe.target_model.name,
+        model_revision=recipe.target_model.revision,
         licences={source.name: source.licence for source in recipe.sources if source.licence},
         sampling=recipe.generation.sampling.model_dump(mode="json"),
     )

@@ -32,6 +32,9 @@ DAGSTER_YAML = """\
 # Written by dflash-assets; yours to change.
 telemetry:
   enabled: false
+python_logs:
+  # What runs print where the webserver was started: warnings and failures. Events are recorded whatever this says.
+  python_log_level: WARNING
 concurrency:
   runs:
     max_concurrent_runs: 2
@@ -137,7 +140,9 @@ class HeadlessRun:
         self.results.append(result)
         after(result)
         if needed and result.errors:
-            raise RunFailed(_said([found for found in self.results if found.errors]), todo="mend it and run again: what is done is not done twice")
+            raise RunFailed(
+                _said([found for found in self.results if found.errors]), todo="mend it and run again: what is done is not done twice"
+            )
         return result
 
     def _execute(self, stage: Stage) -> StageResult:
@@ -146,7 +151,10 @@ class HeadlessRun:
         if stage.shards:
             tags = {"dagster/asset_partition_range_start": stage.shards[0], "dagster/asset_partition_range_end": stage.shards[-1]}
         ran = job.execute_in_process(
-            instance=self._instance, asset_selection=list(stage.keys), tags=tags, raise_on_error=False,
+            instance=self._instance,
+            asset_selection=list(stage.keys),
+            tags=tags,
+            raise_on_error=False,
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         )
         return _read(stage, ran)
@@ -166,7 +174,9 @@ def _read(stage: Stage, ran: dg.ExecuteInProcessResult) -> StageResult:
                 result.failed_shards.update(shards.value)  # type: ignore[arg-type]
         elif event.is_step_skipped:
             result.errors.append(f"step {event.step_key} was skipped")
-    result.checks_failed = [f"{check.asset_key.to_user_string()}: {check.check_name}" for check in ran.get_asset_check_evaluations() if not check.passed]
+    result.checks_failed = [
+        f"{check.asset_key.to_user_string()}: {check.check_name}" for check in ran.get_asset_check_evaluations() if not check.passed
+    ]
     if not ran.success and not result.errors:
         result.errors.append("the run ended without success; the webserver shows its events")
     return result

@@ -12,10 +12,16 @@ import dagster as dg
 
 from dflash_assets.recipe.recipe import Recipe
 
-# Dagster lists groups alphabetically; the numbers keep them in the order of the flow.
-SOURCES, BLEND, COMPLETIONS, VERDICTS, TRAINING_SET, EXPORTS, REPORT = (
-    "a1_sources", "a2_blend", "a3_completions", "a4_verdicts", "a5_training_set", "a6_exports", "a7_report",
+STAGES = SOURCES, BLEND, COMPLETIONS, VERDICTS, TRAINING_SET, EXPORTS, REPORT = (
+    "sources",
+    "blend",
+    "completions",
+    "verdicts",
+    "training_set",
+    "exports",
+    "report",
 )
+"""Stages in the order of the flow: one group of assets each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,14 @@ class Keys:
 
     def _key(self, *parts: str) -> dg.AssetKey:
         return dg.AssetKey([self.recipe.name, *parts])
+
+    def group(self, stage: str) -> str:
+        """Group of a stage's assets, `<recipe>_<number>_<stage>`.
+
+        The lineage page lists groups alphabetically and joins groups of one name across code locations: the number keeps them in
+        the order of the flow, the recipe's name keeps two recipes apart.
+        """
+        return f"{self.recipe.name}_{STAGES.index(stage) + 1}_{stage}"
 
     def source(self, name: str) -> dg.AssetKey:
         """One source."""

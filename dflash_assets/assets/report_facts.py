@@ -11,7 +11,6 @@ from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.recipe.generation import EmbeddedEngine
 from dflash_assets.resources.store import Entry
 from dflash_assets.validation.event import ValidationContext
-from dflash_assets.validation.formats import format_of
 from dflash_assets.validation.facts import (
     LedgerTotal,
     ReportFacts,
@@ -22,6 +21,7 @@ from dflash_assets.validation.facts import (
     TrainingTotals,
     build_facts,
 )
+from dflash_assets.validation.formats import format_of
 from dflash_assets.validation.ruleset import RuleSet
 from dflash_assets.validation.set_rules import Expectations
 from dflash_assets.workspace import Workspace
@@ -38,10 +38,18 @@ def report_facts(workspace: Workspace, *, made_at: datetime | None = None) -> Re
     rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
     shards = _shards(workspace, entries)
     run = RunFacts(
-        recipe=recipe.name, description=recipe.description, status=run_status(workspace, entries), model=recipe.target_model.name,
-        engine=recipe.generation.engine.kind, max_tokens=recipe.generation.sampling.max_tokens, sources=_sources(workspace, entries),
-        ledger=_ledger(entries), training_set=_training(entries), files=files_of(workspace, entries),
-        next_command="dflash-assets peek <recipe> -n 5", made_at=made_at or datetime.now(UTC),
+        recipe=recipe.name,
+        description=recipe.description,
+        status=run_status(workspace, entries),
+        model=recipe.target_model.name,
+        engine=recipe.generation.engine.kind,
+        max_tokens=recipe.generation.sampling.max_tokens,
+        sources=_sources(workspace, entries),
+        ledger=_ledger(entries),
+        training_set=_training(entries),
+        files=files_of(workspace, entries),
+        next_command="dflash-assets peek <recipe> -n 5",
+        made_at=made_at or datetime.now(UTC),
     )
     return build_facts(run, shards, rules, context, expectations(workspace, entries))
 
@@ -58,10 +66,14 @@ def run_status(workspace: Workspace, entries: dict[str, Entry]) -> RunStatus:
     return RunStatus(
         prompts_planned=sum(entry.facts["rows"] for entry in planned.values()),
         prompts_done=sum(planned[name].facts["rows"] for name in done),
-        shards_planned=len(planned), shards_done=len(done),
+        shards_planned=len(planned),
+        shards_done=len(done),
         missing_shards=tuple(int(name.removeprefix("shard-")) for name in planned if name not in done),
-        seconds=seconds or None, prompts_per_second=events / seconds if seconds else None, tokens_per_second=tokens / seconds if seconds else None,
-        gpus=0 if isinstance(engine, EmbeddedEngine) else sum(len(server.gpus) for server in engine.servers), store=workspace.store.root,
+        seconds=seconds or None,
+        prompts_per_second=events / seconds if seconds else None,
+        tokens_per_second=tokens / seconds if seconds else None,
+        gpus=0 if isinstance(engine, EmbeddedEngine) else sum(len(server.gpus) for server in engine.servers),
+        store=workspace.store.root,
     )
 
 
@@ -91,7 +103,9 @@ def expectations(workspace: Workspace, entries: dict[str, Entry]) -> Expectation
         source_share={name: found["reached"] / rows for name, found in blend.facts["sources"].items()},
         category_share={name: count / rows for name, count in blend.facts["categories"].items()},
         calls_tools=calls_tools,
-        tools_share=blend.facts["with_tools"] / rows, complete=status.complete, confidence=confidence,
+        tools_share=blend.facts["with_tools"] / rows,
+        complete=status.complete,
+        confidence=confidence,
     )
 
 
@@ -121,7 +135,9 @@ def _shards(workspace: Workspace, entries: dict[str, Entry]) -> list[ShardFiles]
         current = verdicts is not None and verdicts.facts["completions"] == completions.version
         found.append(
             ShardFiles(
-                int(shard.removeprefix("shard-")), workspace.path(entry), workspace.path(completions),
+                int(shard.removeprefix("shard-")),
+                workspace.path(entry),
+                workspace.path(completions),
                 workspace.path(verdicts) if verdicts is not None and current else None,
             )
         )
@@ -138,8 +154,12 @@ def _sources(workspace: Workspace, entries: dict[str, Entry]) -> tuple[SourceFac
         kept = sum(counts[source.name]["kept"].values()) if source.name in counts else None
         found.append(
             SourceFacts(
-                source.name, asked=mix and mix["asked"], found=entry and entry.facts["rows_read"],
-                rejected=(entry.facts["rows_read"] - mix["reached"]) if entry and mix else None, reached=mix and mix["reached"], kept=kept,
+                source.name,
+                asked=mix and mix["asked"],
+                found=entry and entry.facts["rows_read"],
+                rejected=(entry.facts["rows_read"] - mix["reached"]) if entry and mix else None,
+                reached=mix and mix["reached"],
+                kept=kept,
             )
         )
     return tuple(found)
@@ -164,6 +184,9 @@ def _training(entries: dict[str, Entry]) -> TrainingTotals | None:
         return None
     facts = entry.facts
     return TrainingTotals(
-        rows=facts["rows"], tokens=facts["tokens"], supervised_tokens=facts["supervised_tokens"], eval_rows=facts["eval_rows"],
+        rows=facts["rows"],
+        tokens=facts["tokens"],
+        supervised_tokens=facts["supervised_tokens"],
+        eval_rows=facts["eval_rows"],
         existing_rows=facts["existing_rows"],
     )

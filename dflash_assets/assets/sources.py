@@ -16,10 +16,15 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
     where = source.path or (source.hub and source.hub.repo) or "not set"
 
     @dg.asset(
-        key=key, group_name=SOURCES, code_version=source_fingerprint(source), kinds={"parquet"},
+        key=key,
+        group_name=plan.keys.group(SOURCES),
+        code_version=source_fingerprint(source),
+        kinds={"parquet"},
         description=f"Prompts of `{where}`, read as `{source.format}`: every row accepted, or rejected with a reason.",
         metadata={"dagster/column_schema": table_schema(PROMPT), "licence": source.licence or "not stated"},
-        check_specs=[dg.AssetCheckSpec("rejected_share", asset=key, description=f"At most {source.max_rejected_share:.0%} of the rows are rejected.")],
+        check_specs=[
+            dg.AssetCheckSpec("rejected_share", asset=key, description=f"At most {source.max_rejected_share:.0%} of the rows are rejected.")
+        ],
     )
     def asset(store: StoreResource) -> dg.MaterializeResult:
         from dflash_assets.sources.stage import make_source
@@ -31,12 +36,18 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
         rejected = sum(facts["rejected"].values())
         share = rejected / facts["rows_read"]
         check = dg.AssetCheckResult(
-            check_name="rejected_share", passed=share <= source.max_rejected_share, severity=dg.AssetCheckSeverity.WARN,
+            check_name="rejected_share",
+            passed=share <= source.max_rejected_share,
+            severity=dg.AssetCheckSeverity.WARN,
             metadata={"share": share, "reasons": counts_table(facts["rejected"], "reason"), "show": "dflash-assets peek --rejected REASON"},
         )
         metadata = {
-            "dagster/row_count": facts["accepted"], "rows_read": facts["rows_read"], "rejected": rejected, "revision": facts["revision"],
-            "rejected_by_reason": counts_table(facts["rejected"], "reason"), "normalised": counts_table(facts["flags"], "flag"),
+            "dagster/row_count": facts["accepted"],
+            "rows_read": facts["rows_read"],
+            "rejected": rejected,
+            "revision": facts["revision"],
+            "rejected_by_reason": counts_table(facts["rejected"], "reason"),
+            "normalised": counts_table(facts["flags"], "flag"),
             "redacted": counts_table(facts["redactions"], "kind"),
             "rejected_rows": dg.MetadataValue.path(workspace.store.url(made.entry.files[1].path)),
         }

@@ -16,7 +16,11 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
     key = plan.keys.training_set
 
     @dg.asset(
-        key=key, group_name=TRAINING_SET, code_version=training_set_fingerprint(plan.recipe), kinds={"parquet"}, deps=[plan.keys.verdicts],
+        key=key,
+        group_name=plan.keys.group(TRAINING_SET),
+        code_version=training_set_fingerprint(plan.recipe),
+        kinds={"parquet"},
+        deps=[plan.keys.verdicts],
         description="New rows and the existing set: checked, deduplicated by prompt, shuffled, split into train and eval.",
         metadata={"dagster/column_schema": table_schema(TRAINING)},
         check_specs=[dg.AssetCheckSpec("all_shards", asset=key, description="Every planned shard is in the set.")],
@@ -32,11 +36,18 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
         facts = made.entry.facts
         missing = facts["missing_shards"]
         check = dg.AssetCheckResult(
-            check_name="all_shards", passed=not missing, severity=dg.AssetCheckSeverity.WARN, metadata={"missing": dg.MetadataValue.json(missing)}
+            check_name="all_shards",
+            passed=not missing,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"missing": dg.MetadataValue.json(missing)},
         )
         metadata: dict[str, Any] = {
-            "dagster/row_count": facts["rows"], "tokens": facts["tokens"], "supervised_tokens": facts["supervised_tokens"],
-            "mix": dg.MetadataValue.json(facts["mix"]), "dropped": dg.MetadataValue.json(facts["dropped"]), "drift": dg.MetadataValue.json(facts["drift"]),
+            "dagster/row_count": facts["rows"],
+            "tokens": facts["tokens"],
+            "supervised_tokens": facts["supervised_tokens"],
+            "mix": dg.MetadataValue.json(facts["mix"]),
+            "dropped": dg.MetadataValue.json(facts["dropped"]),
+            "drift": dg.MetadataValue.json(facts["drift"]),
             "folder": dg.MetadataValue.path(str(folder)),
         }
         return made_result(made, workspace, metadata, [check])
@@ -48,7 +59,11 @@ def ledger_asset(plan: Plan) -> dg.AssetsDefinition:
     """The asset `ledger`."""
 
     @dg.asset(
-        key=plan.keys.ledger, group_name=REPORT, code_version="1", kinds={"parquet"}, deps=[plan.keys.training_set],
+        key=plan.keys.ledger,
+        group_name=plan.keys.group(REPORT),
+        code_version="1",
+        kinds={"parquet"},
+        deps=[plan.keys.training_set],
         description="Every source row, ended in exactly one state with its reason: in = kept + dropped + failed, checked.",
         metadata={"dagster/column_schema": table_schema(LEDGER)},
     )
@@ -60,7 +75,9 @@ def ledger_asset(plan: Plan) -> dg.AssetsDefinition:
             made = make_ledger(workspace)
         counts = made.entry.facts["counts"]
         totals = {state: sum(sum(found[state].values()) for found in counts.values()) for state in ("kept", "dropped", "failed")}
-        return made_result(made, workspace, {"dagster/row_count": sum(totals.values()), **totals, "by_source": dg.MetadataValue.json(counts)})
+        return made_result(
+            made, workspace, {"dagster/row_count": sum(totals.values()), **totals, "by_source": dg.MetadataValue.json(counts)}
+        )
 
     return ledger
 
@@ -69,8 +86,12 @@ def export_asset(plan: Plan, kind: str) -> dg.AssetsDefinition:
     """The asset of one export."""
 
     @dg.asset(
-        key=plan.keys.export(kind), group_name=EXPORTS, code_version=export_fingerprint(plan.recipe, kind), kinds={"files"},
-        deps=[plan.keys.training_set], description=f"The training set as `{kind}`, with its manifest and dataset card.",
+        key=plan.keys.export(kind),
+        group_name=plan.keys.group(EXPORTS),
+        code_version=export_fingerprint(plan.recipe, kind),
+        kinds={"files"},
+        deps=[plan.keys.training_set],
+        description=f"The training set as `{kind}`, with its manifest and dataset card.",
     )
     def asset(store: StoreResource) -> dg.MaterializeResult:
         from dflash_assets.assets.export_context import export_context
@@ -80,7 +101,11 @@ def export_asset(plan: Plan, kind: str) -> dg.AssetsDefinition:
             workspace = plan.workspace(store.open())
             made = make_export(workspace, kind, export_context(workspace))
         facts = made.entry.facts
-        metadata = {"dagster/row_count": sum(facts["rows"].values()), "left_out": counts_table(facts["left_out"], "reason"), "notes": "\n".join(facts["notes"])}
+        metadata = {
+            "dagster/row_count": sum(facts["rows"].values()),
+            "left_out": counts_table(facts["left_out"], "reason"),
+            "notes": "\n".join(facts["notes"]),
+        }
         return made_result(made, workspace, metadata)
 
     return asset

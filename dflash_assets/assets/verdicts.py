@@ -1,7 +1,7 @@
 """Asset of the stage `verdicts`: every answer against every rule, by shard. The work is `dflash_assets.validation`."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -11,7 +11,10 @@ from dflash_assets.assets.keys import VERDICTS, shard_number
 from dflash_assets.recipe.fingerprint import verdicts_fingerprint
 from dflash_assets.resources.store_resource import StoreResource
 from dflash_assets.rows import VERDICT
-from dflash_assets.validation.stage import RuleCount
+
+if TYPE_CHECKING:
+    # The room's numpy and rules would be a tenth of what `import definitions` costs every process.
+    from dflash_assets.validation.stage import RuleCount
 
 SHARDS_PER_RUN = 50
 HARD, SOFT = "hard_rules", "soft_rules"
@@ -22,7 +25,12 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
     keys, fingerprint, confidence = plan.keys, verdicts_fingerprint(plan.recipe), plan.recipe.validation.confidence
 
     @dg.asset(
-        key=keys.verdicts, group_name=VERDICTS, code_version=fingerprint, kinds={"parquet"}, deps=[keys.completions], partitions_def=partitions,
+        key=keys.verdicts,
+        group_name=keys.group(VERDICTS),
+        code_version=fingerprint,
+        kinds={"parquet"},
+        deps=[keys.completions],
+        partitions_def=partitions,
         output_required=False,
         # Another policy than completions: its runs start behind the shards while the generation run still goes on.
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=SHARDS_PER_RUN),
@@ -30,8 +38,12 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
         metadata={"dagster/column_schema": table_schema(VERDICT)},
         check_specs=[
             # One evaluation a shard for all rules of a severity: each costs as much as a materialisation.
-            dg.AssetCheckSpec(HARD, asset=keys.verdicts, partitions_def=partitions, description="No hard rule fails for more rows than its limit."),
-            dg.AssetCheckSpec(SOFT, asset=keys.verdicts, partitions_def=partitions, description="No soft rule fails for more rows than its limit."),
+            dg.AssetCheckSpec(
+                HARD, asset=keys.verdicts, partitions_def=partitions, description="No hard rule fails for more rows than its limit."
+            ),
+            dg.AssetCheckSpec(
+                SOFT, asset=keys.verdicts, partitions_def=partitions, description="No soft rule fails for more rows than its limit."
+            ),
         ],
     )
     def verdicts(context: dg.AssetExecutionContext, store: StoreResource) -> Iterator[Any]:
@@ -47,11 +59,15 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
                 assert found.made is not None
                 facts = found.made.entry.facts
                 metadata: dict[str, Any] = {
-                    "dagster/row_count": facts["events"], "accepted": facts["accepted"], "cache": "hit" if found.made.cached else "made now",
+                    "dagster/row_count": facts["events"],
+                    "accepted": facts["accepted"],
+                    "cache": "hit" if found.made.cached else "made now",
                     "path": dg.MetadataValue.path(workspace.store.url(found.made.entry.files[0].path)),
                 }
                 checks = [_check(HARD, "hard", found.rules, confidence), _check(SOFT, "soft", found.rules, confidence)]
-                yield ShardEvent(partition, found.made.entry.version, {keys.completions: facts["completions"]}, metadata, checks, found.error)
+                yield ShardEvent(
+                    partition, found.made.entry.version, {keys.completions: facts["completions"]}, metadata, checks, found.error
+                )
 
         with expected_errors():
             yield from shard_events(context, events(), code_version=fingerprint, check_names=[HARD, SOFT], what="good verdicts")
@@ -59,17 +75,31 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
     return verdicts
 
 
-def _check(name: str, severity: str, rules: list[RuleCount], confidence: float) -> ShardCheck:
-    shown = [rule for rule in rules if rule.severity == severity]
+def _check(name: str, severity: str, rules: "list[RuleCount]", confidence: float) -> ShardCheck:
+    # What fails most stands first, what had nothing to test last.
+    shown = sorted((rule for rule in rules if rule.severity == severity), key=lambda rule: (not rule.seen, -rule.share))
     table = dg.MetadataValue.table(
         [
-            dg.TableRecord({"rule": rule.rule, "seen": rule.seen, "failed": rule.failed, "share": round(rule.share, 4), "limit": rule.limit or 0.0})
+            dg.TableRecord(
+                {
+                    "rule": rule.rule,
+                    "seen": rule.seen,
+                    "failed": rule.failed,
+                    "share": rule.words(confidence),
+                    "limit": "none" if rule.limit is None else f"{rule.limit:.1%}",
+                }
+            )
             for rule in shown
         ],
-        schema=dg.TableSchema([
-            dg.TableColumn("rule"), dg.TableColumn("seen", "int"), dg.TableColumn("failed", "int"), dg.TableColumn("share", "float"),
-            dg.TableColumn("limit", "float"),
-        ]),
+        schema=dg.TableSchema(
+            [
+                dg.TableColumn("rule"),
+                dg.TableColumn("seen", "int"),
+                dg.TableColumn("failed", "int"),
+                dg.TableColumn("share", description=f"Share of failures with its {confidence:.0%} interval."),
+                dg.TableColumn("limit"),
+            ]
+        ),
     )
     broken = [rule.rule for rule in shown if rule.over_limit(confidence)]
     metadata: dict[str, Any] = {"rules": table, "broken": len(broken)}

@@ -24,7 +24,10 @@ def make_blend(workspace: Workspace, tokenizer: TargetTokenizer) -> Made:
     recipe = workspace.recipe
     sources = {source.name: workspace.entry(f"source/{source.name}", make=source.name) for source in recipe.sources}
     key = digest(
-        blend_fingerprint(recipe), tokenizer.sha, tokenizer.template_sha, *(f"{name}:{entry.version}" for name, entry in sources.items()),
+        blend_fingerprint(recipe),
+        tokenizer.sha,
+        tokenizer.template_sha,
+        *(f"{name}:{entry.version}" for name, entry in sources.items()),
         *(file_sha256(workspace.base_dir / benchmark.path) for benchmark in recipe.blend.decontaminate),
     )
     found = workspace.found("blend", key)

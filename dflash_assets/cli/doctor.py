@@ -134,12 +134,18 @@ def _key(variable: str | None) -> Check:
 def _sglang(python: str) -> Check:
     try:
         ran = subprocess.run(
-            [python, "-c", "import importlib.metadata as m; print(m.version('sglang'))"], capture_output=True, text=True, timeout=60, check=False
+            [python, "-c", "import importlib.metadata as m; print(m.version('sglang'))"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check("sglang", False, f"{python}: {error}", "name the interpreter of the environment that holds sglang in launch.python")
     if ran.returncode:
-        return Check("sglang", False, f"{python} has no sglang", "pip install 'sglang>=0.5.19' there, or name another interpreter in launch.python")
+        return Check(
+            "sglang", False, f"{python} has no sglang", "pip install 'sglang>=0.5.19' there, or name another interpreter in launch.python"
+        )
     return Check("sglang", True, f"{ran.stdout.strip()} under {python}")
 
 

@@ -26,8 +26,13 @@ class Live:
     def __init__(self, console: Console, store: Store) -> None:
         self._console, self._store = console, store
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"),
-            console=console, transient=True, disable=not console.is_terminal,
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[said]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
         self._done = threading.Event()

@@ -20,7 +20,10 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="dflash-assets",
     help="One recipe in, one validated exact-token training set for a speculative-decoding drafter out.",
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
 )
 for command in (init.init, plan.plan, pin.pin, run.run, status.status, report.report, peek.peek, ui.ui, doctor.doctor):
     app.command()(command)
@@ -57,7 +60,11 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except typer.TyperException as error:
         # Usage errors: typer's own class, which knows how to show itself beside the command's usage line.
-        getattr(error, "show", lambda: console.print(str(error)))()
+        show = getattr(error, "show", None)
+        if show is None:
+            console.print(_escape(str(error)))
+        else:
+            show()
         sys.exit(int(getattr(error, "exit_code", 2)))
 
 

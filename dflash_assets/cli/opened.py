@@ -14,5 +14,7 @@ def opened(recipe: Path, *, must_exist: bool = True) -> Workspace:
     """Workspace of a recipe. Raises StoreError when nothing was made yet and `must_exist`."""
     loaded = load_recipe(recipe)
     if must_exist and "://" not in loaded.store_root and not Path(loaded.store_root).is_dir():
-        raise StoreError("nothing was made yet", where=loaded.store_root, todo=f"`dflash-assets run {recipe}` makes it (from the folder you run it in)")
+        raise StoreError(
+            "nothing was made yet", where=loaded.store_root, todo=f"`dflash-assets run {recipe}` makes it (from the folder you run it in)"
+        )
     return Workspace(loaded, recipe.absolute().parent, open_store(loaded.store_root, loaded.name))

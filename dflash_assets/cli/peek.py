@@ -44,7 +44,9 @@ def peek(
     workspace = opened(recipe)
     console = Console(highlight=False)
     if source is not None and source not in {found.name for found in workspace.recipe.sources}:
-        raise RecipeError(f"no source {source!r}", where=str(recipe), todo=f"sources: {', '.join(found.name for found in workspace.recipe.sources)}")
+        raise RecipeError(
+            f"no source {source!r}", where=str(recipe), todo=f"sources: {', '.join(found.name for found in workspace.recipe.sources)}"
+        )
     if outcome is not None and outcome not in OUTCOMES:
         raise RecipeError(f"no outcome {outcome!r}", todo=f"outcomes: {', '.join(OUTCOMES)}")
     found = _rejected(workspace, source, rejected) if rejected else _answers(workspace, source, tools, outcome, rule)
@@ -67,7 +69,9 @@ def _draw(rows: Iterator[dict[str, Any]], count: int, rng: random.Random) -> tup
     return drawn, seen
 
 
-def _answers(workspace: Workspace, source: str | None, tools: bool | None, outcome: str | None, rule: str | None) -> Iterator[dict[str, Any]]:
+def _answers(
+    workspace: Workspace, source: str | None, tools: bool | None, outcome: str | None, rule: str | None
+) -> Iterator[dict[str, Any]]:
     entries = workspace.store.entries()
     for name, entry in sorted(entries.items()):
         if not name.startswith("completions/"):
@@ -109,7 +113,9 @@ def _rejected(workspace: Workspace, source: str | None, reason: str) -> Iterator
 
 def _rejected_panel(row: dict[str, Any]) -> Panel:
     body = Text(row["excerpt"])
-    return Panel(body, title=Text(f"{row['source']} {row['source_row']}"), subtitle=Text(f"{row['stage']}: {row['reason']} — {row['detail']}"[:300]))
+    return Panel(
+        body, title=Text(f"{row['source']} {row['source_row']}"), subtitle=Text(f"{row['stage']}: {row['reason']} — {row['detail']}"[:300])
+    )
 
 
 def _answer_panel(row: dict[str, Any], full: bool) -> Panel:

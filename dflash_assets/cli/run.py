@@ -28,7 +28,9 @@ def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
     require_ready(loaded, base_dir, recipe)
     check_names(loaded)
     console = Console(file=_own_output(), highlight=False)
-    console.print(f"[bold]{loaded.name}[/]: {loaded.blend.max_prompts:,} prompts at most, {loaded.blend.shard_count} shards, store {loaded.store_root}")
+    console.print(
+        f"[bold]{loaded.name}[/]: {loaded.blend.max_prompts:,} prompts at most, {loaded.blend.shard_count} shards, store {loaded.store_root}"
+    )
 
     from dflash_assets.assets.headless import HeadlessRun, instance
     from dflash_assets.resources.store import open_store

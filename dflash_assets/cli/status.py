@@ -60,7 +60,11 @@ def facts(workspace: Workspace) -> dict[str, Any]:
         "recipe": workspace.recipe.name,
         "store": workspace.store.root,
         "sources": {
-            source.name: {"rows_read": entry.facts["rows_read"], "accepted": entry.facts["accepted"], "rejected": sum(entry.facts["rejected"].values())}
+            source.name: {
+                "rows_read": entry.facts["rows_read"],
+                "accepted": entry.facts["accepted"],
+                "rejected": sum(entry.facts["rejected"].values()),
+            }
             if (entry := entries.get(f"source/{source.name}"))
             else None
             for source in workspace.recipe.sources
@@ -69,7 +73,9 @@ def facts(workspace: Workspace) -> dict[str, Any]:
         "shards_planned": len(planned),
         "stages": stages,
         "outcomes": dict(sorted(outcomes.items())),
-        "training_set": {name: training.facts[name] for name in ("rows", "tokens", "supervised_tokens", "eval_rows", "existing_rows")} if training else None,
+        "training_set": {name: training.facts[name] for name in ("rows", "tokens", "supervised_tokens", "eval_rows", "existing_rows")}
+        if training
+        else None,
         "exports": sorted(name.removeprefix("export/") for name in entries if name.startswith("export/")),
         "progress": _progress(workspace),
     }
@@ -92,7 +98,11 @@ def _page(found: dict[str, Any]) -> Group:
     shards = Table("shards", "done", "red", "missing")
     for stage, counts in found["stages"].items():
         shards.add_row(stage, str(counts["done"]), str(counts["red"]), str(counts["missing"]))
-    lines = [f"blend: {found['prompts']:,} prompts in {found['shards_planned']} shards" if found["prompts"] is not None else "blend: not made yet"]
+    lines = [
+        f"blend: {found['prompts']:,} prompts in {found['shards_planned']} shards"
+        if found["prompts"] is not None
+        else "blend: not made yet"
+    ]
     if found["outcomes"]:
         lines.append("outcomes: " + ", ".join(f"{name} {count:,}" for name, count in found["outcomes"].items()))
     training = found["training_set"]

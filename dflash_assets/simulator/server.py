@@ -54,13 +54,21 @@ class SimulatedServer:
     def application(self) -> web.Application:
         """The aiohttp application of this server."""
         app = web.Application(middlewares=[self._middleware], client_max_size=64 << 20)
-        app.add_routes([
-            web.post("/generate", self._generate), web.post("/v1/chat/completions", self._chat), web.post("/abort_request", self._abort),
-            web.post("/v1/tokenize", self._tokenize), web.post("/tokenize", self._tokenize), web.get("/v1/models", self._models),
-            web.get("/v1/loads", self._loads), web.get("/health", self._health), web.get("/health_generate", self._health),
-            *(web.get(path, self._model_info) for path in ("/model_info", "/get_model_info")),
-            *(web.get(path, self._server_info) for path in ("/server_info", "/get_server_info")),
-        ])
+        app.add_routes(
+            [
+                web.post("/generate", self._generate),
+                web.post("/v1/chat/completions", self._chat),
+                web.post("/abort_request", self._abort),
+                web.post("/v1/tokenize", self._tokenize),
+                web.post("/tokenize", self._tokenize),
+                web.get("/v1/models", self._models),
+                web.get("/v1/loads", self._loads),
+                web.get("/health", self._health),
+                web.get("/health_generate", self._health),
+                *(web.get(path, self._model_info) for path in ("/model_info", "/get_model_info")),
+                *(web.get(path, self._server_info) for path in ("/server_info", "/get_server_info")),
+            ]
+        )
         return app
 
     @web.middleware
@@ -77,7 +85,9 @@ class SimulatedServer:
             if request.path == "/generate":
                 return _json({"error": {"message": refusal.message}}, refusal.status)
             kind = "BadRequestError" if refusal.status == 400 else "ServiceUnavailable"
-            return _json({"object": "error", "message": refusal.message, "type": kind, "param": None, "code": refusal.status}, refusal.status)
+            return _json(
+                {"object": "error", "message": refusal.message, "type": kind, "param": None, "code": refusal.status}, refusal.status
+            )
         except web.HTTPNotFound:
             return _json({"detail": "Not Found"}, 404)
 
@@ -94,14 +104,26 @@ class SimulatedServer:
         stops = set(parameters.get("stop_token_ids") or ()) | set(self._tokenizer.stop_token_ids)
         rid, output, finish, seconds = await self._slots.answer(body.get("rid"), ids, limit, stops, parameters.get("sampling_seed"))
         shown = self._shown(output, finish, parameters)
-        return _json({
-            "text": self._tokenizer.decode(shown), "output_ids": output,
-            "meta_info": {
-                "id": rid, "finish_reason": finish, "prompt_tokens": len(ids), "weight_version": "default", "num_retractions": 0, "queue_time": 0.0,
-                "reasoning_tokens": 0, "completion_tokens": len(output), "cached_tokens": 0, "cached_tokens_details": None, "dp_rank": None,
-                "e2e_latency": seconds,
-            },
-        })
+        return _json(
+            {
+                "text": self._tokenizer.decode(shown),
+                "output_ids": output,
+                "meta_info": {
+                    "id": rid,
+                    "finish_reason": finish,
+                    "prompt_tokens": len(ids),
+                    "weight_version": "default",
+                    "num_retractions": 0,
+                    "queue_time": 0.0,
+                    "reasoning_tokens": 0,
+                    "completion_tokens": len(output),
+                    "cached_tokens": 0,
+                    "cached_tokens_details": None,
+                    "dp_rank": None,
+                    "e2e_latency": seconds,
+                },
+            }
+        )
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request)
@@ -120,19 +142,32 @@ class SimulatedServer:
             head, text = text.split("</think>", 1)
             reasoning, text = head.removeprefix("<think>").strip(), text.lstrip("\n")
         choice: dict[str, Any] = {
-            "index": 0, "message": {"role": "assistant", "content": text, "reasoning_content": reasoning}, "logprobs": None,
-            "finish_reason": finish["type"], "matched_stop": finish.get("matched"),
+            "index": 0,
+            "message": {"role": "assistant", "content": text, "reasoning_content": reasoning},
+            "logprobs": None,
+            "finish_reason": finish["type"],
+            "matched_stop": finish.get("matched"),
         }
         if body.get("return_token_ids") and self.settings.token_ids_in_chat:
             choice |= {"prompt_token_ids": ids, "response_token_ids": output}
-        return _json({
-            "id": rid, "object": "chat.completion", "created": int(time.time()), "model": body.get("model"), "choices": [choice],
-            "usage": {
-                "prompt_tokens": len(ids), "total_tokens": len(ids) + len(output), "completion_tokens": len(output), "prompt_tokens_details": None,
-                "reasoning_tokens": 0, "completion_tokens_details": None,
-            },
-            "metadata": {"weight_version": "default"},
-        })
+        return _json(
+            {
+                "id": rid,
+                "object": "chat.completion",
+                "created": int(time.time()),
+                "model": body.get("model"),
+                "choices": [choice],
+                "usage": {
+                    "prompt_tokens": len(ids),
+                    "total_tokens": len(ids) + len(output),
+                    "completion_tokens": len(output),
+                    "prompt_tokens_details": None,
+                    "reasoning_tokens": 0,
+                    "completion_tokens_details": None,
+                },
+                "metadata": {"weight_version": "default"},
+            }
+        )
 
     def _shown(self, output: list[int], finish: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[int]:
         """Ids whose text is returned: without the matched stop id unless `no_stop_trim`, without special tokens unless asked."""
@@ -149,11 +184,14 @@ class SimulatedServer:
         if len(ids) >= context:
             raise Refusal(400, f"The input ({len(ids)} tokens) is longer than the model's context length ({context} tokens).")
         if len(ids) + limit > context:
-            raise Refusal(400, (
-                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a total of {len(ids) + limit} tokens: "
-                f"{len(ids)} tokens from the input messages and {limit} tokens for the completion. Please reduce the number of tokens in the input messages "
-                "or the completion to fit within the limit."
-            ))
+            raise Refusal(
+                400,
+                (
+                    f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a total of {len(ids) + limit} tokens: "
+                    f"{len(ids)} tokens from the input messages and {limit} tokens for the completion. Please reduce the number of tokens in the input messages "
+                    "or the completion to fit within the limit."
+                ),
+            )
 
     def _render(self, body: Mapping[str, Any]) -> list[int]:
         thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
@@ -183,16 +221,28 @@ class SimulatedServer:
     async def _models(self, _request: web.Request) -> web.StreamResponse:
         name = self.settings.model
         entry = {
-            "id": name, "object": "model", "created": int(time.time()), "owned_by": "sglang", "root": name, "parent": None,
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "sglang",
+            "root": name,
+            "parent": None,
             "max_model_len": self.settings.context_length,
         }
         return _json({"object": "list", "data": [entry]})
 
     async def _loads(self, _request: web.Request) -> web.StreamResponse:
         rank = {
-            "dp_rank": 0, "num_running_reqs": self._slots.running, "num_waiting_reqs": self._slots.waiting, "num_used_tokens": 0,
-            "max_total_num_tokens": 65536, "max_running_requests": self.settings.slots, "token_usage": 0.0, "gen_throughput": 0.0,
-            "cache_hit_rate": 0.0, "utilization": self._slots.running / self.settings.slots,
+            "dp_rank": 0,
+            "num_running_reqs": self._slots.running,
+            "num_waiting_reqs": self._slots.waiting,
+            "num_used_tokens": 0,
+            "max_total_num_tokens": 65536,
+            "max_running_requests": self.settings.slots,
+            "token_usage": 0.0,
+            "gen_throughput": 0.0,
+            "cache_hit_rate": 0.0,
+            "utilization": self._slots.running / self.settings.slots,
         }
         return _json({"version": VERSION, "accelerator": None, "num_accelerators": 1, "loads": [rank]})
 
@@ -200,16 +250,31 @@ class SimulatedServer:
         return web.Response()
 
     async def _model_info(self, _request: web.Request) -> web.StreamResponse:
-        return _json({
-            "model_path": self.settings.model, "served_model_name": self.settings.model, "tokenizer_path": self.settings.model, "is_generation": True,
-            "preferred_sampling_params": None, "weight_version": "default", "reasoning_parser": "qwen3", "tool_call_parser": None,
-        })
+        return _json(
+            {
+                "model_path": self.settings.model,
+                "served_model_name": self.settings.model,
+                "tokenizer_path": self.settings.model,
+                "is_generation": True,
+                "preferred_sampling_params": None,
+                "weight_version": "default",
+                "reasoning_parser": "qwen3",
+                "tool_call_parser": None,
+            }
+        )
 
     async def _server_info(self, _request: web.Request) -> web.StreamResponse:
-        return _json({
-            "model_path": self.settings.model, "version": VERSION, "context_length": None, "max_running_requests": self.settings.slots,
-            "max_queued_requests": self.settings.max_queued, "internal_states": [], "launch_command": "dflash_assets.simulator",
-        })
+        return _json(
+            {
+                "model_path": self.settings.model,
+                "version": VERSION,
+                "context_length": None,
+                "max_running_requests": self.settings.slots,
+                "max_queued_requests": self.settings.max_queued,
+                "internal_states": [],
+                "launch_command": "dflash_assets.simulator",
+            }
+        )
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

@@ -81,7 +81,12 @@ class Slots:
                 pass
         if aborted.is_set():
             produced = int((time.monotonic() - began) * speed) if speed else 0
-            return output[:produced], {"type": "abort", "message": "Abort before prefill" if not produced else "Aborted", "status_code": None, "err_type": None}
+            return output[:produced], {
+                "type": "abort",
+                "message": "Abort before prefill" if not produced else "Aborted",
+                "status_code": None,
+                "err_type": None,
+            }
         if output[-1] in stops:
             return output, {"type": "stop", "matched": output[-1]}
         return output, {"type": "length", "length": len(output)}

@@ -43,8 +43,9 @@ class HermesReader(RowReader):
         flags: set[str] = set()
         turns = untagged(list_column(value, self.options.conversations, flags), flags)
         tools = value.get(self.options.tools)
-        if turns and isinstance(turns[0], dict) and turns[0].get("role") == "system":
-            system, specs = split_tools(str(turns[0]["content"]), flags)
+        first = turns[0] if turns else None
+        if isinstance(first, dict) and first.get("role") == "system" and isinstance(first.get("content"), str):
+            system, specs = split_tools(first["content"], flags)
             if specs is not None:
                 if _is_blank_column(tools):
                     tools = specs

@@ -105,7 +105,7 @@ class _ArrayScanner:
                     self.start, gap = None, match.end()
                 elif self.depth == 0:
                     yield from self._between(gap, match.start())
-                    self.closed = True
+                    self.closed, gap = True, match.end()
                     break
         keep = self.start if self.start is not None else min(gap, self.position)
         self.dropped += keep
@@ -122,23 +122,27 @@ class _ArrayScanner:
 def read_array(name: str, read: Read, chunk_bytes: int = 1 << 20) -> Iterator[RawRecord]:
     """Records of a JSON array of objects, in memory bounded by the longest element.
 
-    A tail that is cut off (or more than MAX_ROW_BYTES without an end) is one record with the fault `json_decode_error`.
+    A tail that is cut off (or more than MAX_ROW_BYTES without an end) is one record with the fault `json_decode_error`; so
+    is whatever follows the array, a second array for instance, since what it holds isn't read.
     """
     scanner = _ArrayScanner()
     number = 0
     while chunk := read(chunk_bytes):
         if scanner.closed:
-            if scanner.buffer.strip() or chunk.strip():
-                break
-            continue
-        for offset, data in scanner.feed(chunk.removeprefix(_BOM) if number == 0 and scanner.dropped == 0 else chunk):
-            yield decode_row(f"{name}:{number}", data, f"element {number}, byte offset {offset}")
-            number += 1
-        if len(scanner.buffer) > MAX_ROW_BYTES:
+            scanner.dropped += len(scanner.buffer)  # blank so far
+            scanner.buffer = chunk
+        else:
+            for offset, data in scanner.feed(chunk.removeprefix(_BOM) if number == 0 and scanner.dropped == 0 else chunk):
+                yield decode_row(f"{name}:{number}", data, f"element {number}, byte offset {offset}")
+                number += 1
+        if len(scanner.buffer) > MAX_ROW_BYTES or (scanner.closed and scanner.buffer.strip()):
             break
-    if not scanner.closed:
-        place = f"element {number}, byte offset {scanner.dropped}"
-        yield _undecodable(f"{name}:{number}", scanner.buffer, "json_decode_error", f"{place}: the array has no end")
+    if not scanner.closed or scanner.buffer.strip():
+        place, what = (
+            f"byte offset {scanner.dropped}",
+            "the file goes on after the array's end" if scanner.closed else "the array has no end",
+        )
+        yield _undecodable(f"{name}:{number}", scanner.buffer, "json_decode_error", f"element {number}, {place}: {what}")
 
 
 def looks_like_array(beginning: bytes) -> bool:

@@ -17,7 +17,7 @@ from dflash_assets.sources.literals import NotPlain, parse_json
 from dflash_assets.sources.parts import holds_base64, is_blank, text_of, tool_text_of, without_thought
 from dflash_assets.sources.records import Draft, RowFault
 from dflash_assets.sources.tool_specs import normalise_tools
-from dflash_assets.sources.tool_turns import canonical_calls, pair
+from dflash_assets.sources.tool_turns import canonical_calls, identity_of, pair
 
 ROLES = {
     "system": "system",
@@ -95,8 +95,8 @@ def _message(raw: dict[str, Any], role: str, number: int, flags: set[str]) -> di
         raise RowFault("null_prompt" if role == "user" else "null_content", f"{where}: content is null")
     message: dict[str, Any] = {"role": role, "content": text}
     if role == "tool":
-        if isinstance(raw.get("tool_call_id"), str) and raw["tool_call_id"]:
-            message["tool_call_id"] = raw["tool_call_id"]
+        if identity := identity_of(raw.get("tool_call_id"), flags):
+            message["tool_call_id"] = identity
         if isinstance(raw.get("name"), str) and raw["name"]:
             message["name"] = raw["name"]
         if raw.get("role") == "function":

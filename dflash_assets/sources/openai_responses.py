@@ -57,6 +57,8 @@ def _add_item(item: Any, number: int, messages: list[Any], flags: set[str]) -> N
     if not isinstance(item, dict):
         raise RowFault("schema_mismatch", f"input item {number} is a {type(item).__name__}, not an object")
     kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise RowFault("schema_mismatch", f"input item {number} has a type that is no text")
     if kind == "message":
         messages.append({"role": item.get("role"), "content": item.get("content")})
     elif kind == "function_call":

@@ -51,6 +51,8 @@ def text_of(content: Any, where: str, flags: set[str]) -> str | None:
             texts.append(part)
             continue
         kind = part.get("type", "text") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise RowFault("unsupported_part", f"{where}: a part without a type")
         if kind in MEDIA_TYPES:
             raise RowFault("multimodal", f"{where}: a part of type {kind!r}; the target model reads text only")
         if kind in REASONING_TYPES:

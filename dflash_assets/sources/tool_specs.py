@@ -156,11 +156,15 @@ def _schema(node: Any, flags: set[str]) -> Any:
     return result
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _from_toolbench(spec: dict[str, Any]) -> dict[str, Any]:
     """ToolBench `api_list` entry; the name follows ToolBench's own `<api>_for_<tool>` convention."""
     properties: dict[str, Any] = {}
     groups = {
-        kind: [item for item in spec.get(f"{kind}_parameters") or [] if isinstance(item, dict) and "name" in item]
+        kind: [item for item in _list(spec.get(f"{kind}_parameters")) if isinstance(item, dict) and "name" in item]
         for kind in ("required", "optional")
     }
     for item in (*groups["required"], *groups["optional"]):

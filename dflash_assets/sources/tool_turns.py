@@ -32,11 +32,17 @@ def canonical_calls(raw: Any, where: str, flags: set[str]) -> list[dict[str, Any
         if not isinstance(name, str) or not name:
             raise RowFault("tool_call_unparsable", f"{where}: a tool call has no name")
         arguments = arguments_text(function.get("arguments"), where, flags)
-        identity = item.get("id")
-        calls.append(
-            {"id": identity if isinstance(identity, str) else "", "type": "function", "function": {"name": name, "arguments": arguments}}
-        )
+        identity = identity_of(item.get("id"), flags)
+        calls.append({"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}})
     return calls
+
+
+def identity_of(value: Any, flags: set[str]) -> str:
+    """Id of a call or result as text, "" when there is none; numbers become text (flag `tool_ids_as_text`)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        flags.add("tool_ids_as_text")
+        return str(value)
+    return value if isinstance(value, str) else ""
 
 
 def arguments_text(arguments: Any, where: str, flags: set[str]) -> str:
@@ -62,7 +68,7 @@ def arguments_text(arguments: Any, where: str, flags: set[str]) -> str:
 def pair(messages: list[dict[str, Any]], flags: set[str]) -> list[dict[str, Any]]:
     """Messages with ids on all calls and results, results in the order of their calls.
 
-    A result with an id must name a pending call; one without answers the next pending call. Flags:
+    A result with an id must name a pending call (of several with one id the first pending); one without answers the next pending call. Flags:
     `tool_ids_synthesised`, `tool_results_reordered`, `tool_call_unanswered`. Raises RowFault orphan_tool_result.
     """
     paired: list[dict[str, Any]] = []
@@ -76,7 +82,7 @@ def pair(messages: list[dict[str, Any]], flags: set[str]) -> list[dict[str, Any]
         paired.append(message)
         if not message.get("tool_calls"):
             continue
-        ids = [call["id"] for call in message["tool_calls"]]
+        ids = [call["id"] for call in message["tool_calls"]]  # as given: results go by these
         if "" in ids or len(set(ids)) < len(ids):
             flags.add("tool_ids_synthesised")
             known = set(ids)
@@ -86,22 +92,24 @@ def pair(messages: list[dict[str, Any]], flags: set[str]) -> list[dict[str, Any]
                         numbers += 1
                     call["id"] = f"call_{numbers}"
                     numbers += 1
-        pending = [call["id"] for call in message["tool_calls"]]
-        order = {identity: rank for rank, identity in enumerate(pending)}
+        pending = list(range(len(ids)))  # ranks of calls without a result
+        ranks: list[int] = []
         results: list[dict[str, Any]] = []
         while position < len(messages) and messages[position]["role"] == "tool":
             result = messages[position]
             identity = result.get("tool_call_id")
-            if not pending or (identity and identity not in pending):
+            rank = next((rank for rank in pending if not identity or ids[rank] == identity), None)
+            if rank is None:
                 raise RowFault("orphan_tool_result", f"message {position}: a tool result that answers no call of the turn before it")
             if not identity:
                 flags.add("tool_ids_synthesised")
-                result["tool_call_id"] = identity = pending[0]
-            pending.remove(identity)
+            result["tool_call_id"] = message["tool_calls"][rank]["id"]
+            pending.remove(rank)
+            ranks.append(rank)
             results.append(result)
             position += 1
-        ordered = sorted(results, key=lambda result: order[result["tool_call_id"]])
-        if ordered != results:
+        ordered = [result for _, result in sorted(zip(ranks, results, strict=True), key=lambda pair: pair[0])]
+        if ranks != sorted(ranks):
             flags.add("tool_results_reordered")
         if pending:
             flags.add("tool_call_unanswered")

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 _CONTROL, _USER_DEFINED = 3, 4
 
 # The patterns stand in transformers' models/qwen2 and models/qwen3_5 tokenizers; qwen35 differs by \p{M} (combining marks).
-_QWEN2_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_QWEN2_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _QWEN35_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -63,7 +61,8 @@ def load_gguf_tokenizer(path: Path) -> GgufTokenizer:
     if model != "gpt2" or pre not in PRE_TOKENIZERS:
         raise TokenizerError(
             f"tokenizer {model!r} with pre-tokenizer {pre!r} can't be rebuilt exactly (known: gpt2 with {', '.join(PRE_TOKENIZERS)})",
-            where=str(path), todo="name a tokenizer folder with `tokenizer: dir:PATH`",
+            where=str(path),
+            todo="name a tokenizer folder with `tokenizer: dir:PATH`",
         )
     tokens: list[str] = need("tokenizer.ggml.tokens")
     types: list[int] = need("tokenizer.ggml.token_type")
@@ -79,10 +78,12 @@ def load_gguf_tokenizer(path: Path) -> GgufTokenizer:
         )
     else:
         tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Split(Regex(_PATTERNS[pre]), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_PATTERNS[pre]), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
     tokenizer.decoder = decoders.ByteLevel()
     for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
         added = [AddedToken(token, special=special, normalized=False) for token, of in zip(tokens, types, strict=True) if of == kind]

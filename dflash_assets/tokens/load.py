@@ -54,16 +54,19 @@ def _from_hub(model: TargetModel) -> Path:
     except LocalEntryNotFoundError as error:
         raise TokenizerError(
             f"the tokenizer of {model.name} is not in the local cache and the hub can't be reached",
-            where="target_model.tokenizer", todo="go online once, or name a local copy with `tokenizer: dir:PATH`",
+            where="target_model.tokenizer",
+            todo="go online once, or name a local copy with `tokenizer: dir:PATH`",
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise TokenizerError(
             f"the hub knows no model {model.name} at revision {model.revision or 'main'} (or you have no access to it)",
-            where="target_model", todo="correct `name` and `revision`, or log in with `hf auth login`",
+            where="target_model",
+            todo="correct `name` and `revision`, or log in with `hf auth login`",
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise TokenizerError(
-            f"fetching the tokenizer of {model.name} failed: {error}", where="target_model.tokenizer",
+            f"fetching the tokenizer of {model.name} failed: {error}",
+            where="target_model.tokenizer",
             todo="try again, or name a local copy with `tokenizer: dir:PATH`",
         ) from error
 
@@ -73,7 +76,9 @@ def _from_folder(folder: Path, model: TargetModel) -> TargetTokenizer:
 
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise TokenizerError("there is no tokenizer.json in this folder", where=str(folder), todo="save the tokenizer with transformers' save_pretrained")
+        raise TokenizerError(
+            "there is no tokenizer.json in this folder", where=str(folder), todo="save the tokenizer with transformers' save_pretrained"
+        )
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the Rust binding raises bare Exception for every unreadable file
@@ -101,7 +106,8 @@ def _template_text(folder: Path, config: dict[str, Any]) -> str:
         if set(named) != {"default"}:
             raise TokenizerError(
                 f"there are several chat templates ({', '.join(sorted(map(str, named)))}), and which one a server takes depends on the request",
-                where=str(folder), todo="put the one to use into chat_template.jinja",
+                where=str(folder),
+                todo="put the one to use into chat_template.jinja",
             )
         text = named["default"]
     if not isinstance(text, str) or not text:

@@ -56,7 +56,12 @@ class MaskedRow:
 
 
 def mask_conversation(
-    tokenizer: TargetTokenizer, messages: Sequence[Mapping[str, Any]], tools: Tools = None, *, thinking: bool = True, turns: TrainTurns = "last",
+    tokenizer: TargetTokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Tools = None,
+    *,
+    thinking: bool = True,
+    turns: TrainTurns = "last",
     max_length: int | None = None,
 ) -> MaskedRow:
     """Ids and mask of a whole conversation.
@@ -104,14 +109,15 @@ def _stretch(tokenizer: TargetTokenizer, messages: list[Message], tools: Tools, 
     end = whole.find(_END, start)
     if end < 0:
         raise MaskFault("unstable_boundary", f"assistant message {index} has no end in the render")
-    prompt = tokenizer.template.render(messages[:index], tools, thinking)
-    if index == len(messages) - 1 and not whole.startswith(prompt):
+    # A turn without reasoning is an answer of the other mode: the closed empty block before it is the template's, never the model's.
+    modes = (True,) if thinking and messages[index].get("reasoning_content") else (False, True) if thinking else (False,)
+    prompts = [tokenizer.template.render(messages[:index], tools, mode) for mode in modes]
+    if index == len(messages) - 1 and not any(whole.startswith(prompt) for prompt in prompts):
         raise MaskFault("unstable_boundary", "the prompt of the last turn is no prefix of the conversation")
     # What the template writes behind the header for a model to go on from (`<think>`) is prompt. Turns of the past, whose
     # reasoning is stripped, don't show it.
-    opening = prompt[prompt.rfind(_HEADER) + len(_HEADER):]
-    if whole.startswith(opening, start):
-        start += len(opening)
+    openings = [prompt[prompt.rfind(_HEADER) + len(_HEADER) :] for prompt in prompts]
+    start += next((len(opening) for opening in openings if whole.startswith(opening, start)), 0)
     return start, end + len(_END)
 
 

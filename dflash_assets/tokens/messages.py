@@ -13,6 +13,7 @@ from typing import Any
 
 from dflash_assets.tokens.template import Message, TemplateFault
 
+_ROLES = ("system", "user", "assistant", "tool")
 _PART_TYPES = ("text", "image", "image_url", "video")  # OpenAI's and the templates' names
 _THINK, _END_THINK = "<think>", "</think>"
 # Plane 15 is private: no text has a reason to hold these, and a block that is in use is stepped over.
@@ -28,10 +29,14 @@ def normalise_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     * a leading `developer` turn -> `system`
 
     Raises TemplateFault: `bad_arguments` when a call's arguments are no JSON object; `residual_think_marker` when an
-    assistant turn holds a lone `</think>`, which Qwen's templates tear in two without a word; `template_error` for a
-    message or call that is no object.
+    assistant turn holds a lone `</think>`, which Qwen's templates tear in two without a word; `unknown_role` (Qwen3's template
+    skips such a message without a word), `system_in_middle`, `no_user_turn`, and `null_content` for a user or system message of
+    null, all whatever the template would make of them; `template_error` for a message or call that is no object.
     """
-    return [_normalise(message, index) for index, message in enumerate(messages)]
+    normal = [_normalise(message, index) for index, message in enumerate(messages)]
+    if not any(message["role"] == "user" for message in normal):
+        raise TemplateFault("no_user_turn", "no message is a user's")
+    return normal
 
 
 def _normalise(message: Any, index: int) -> Message:
@@ -40,6 +45,12 @@ def _normalise(message: Any, index: int) -> Message:
     out: Message = {key: value for key, value in message.items() if value is not None}
     if index == 0 and out["role"] == "developer":
         out["role"] = "system"
+    if out["role"] not in _ROLES:
+        raise TemplateFault("unknown_role", f"message {index} has the role {out['role'][:40]!r}")
+    if index and out["role"] == "system":
+        raise TemplateFault("system_in_middle", f"message {index} is a system message after the conversation began")
+    if "content" not in out and out["role"] in ("user", "system"):
+        raise TemplateFault("null_content", f"message {index} ({out['role']}) has no content")
     out["content"] = _content(out.get("content", ""), index)
     if out["role"] == "assistant":
         if "reasoning" in out:
@@ -80,8 +91,10 @@ def _split_reasoning(message: Message, index: int) -> None:
         return
     head, body = content.split(_END_THINK, 1)
     if not head.lstrip().startswith(_THINK) or _END_THINK in body:
-        raise TemplateFault("residual_think_marker", f"message {index}: a lone {_END_THINK} in content, which the template would take for reasoning")
-    message["reasoning_content"] = head.lstrip()[len(_THINK):].strip("\n")
+        raise TemplateFault(
+            "residual_think_marker", f"message {index}: a lone {_END_THINK} in content, which the template would take for reasoning"
+        )
+    message["reasoning_content"] = head.lstrip()[len(_THINK) :].strip("\n")
     message["content"] = body.lstrip("\n")
 
 

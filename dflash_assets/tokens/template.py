@@ -27,8 +27,8 @@ Message = dict[str, Any]
 class TemplateFault(ValueError):
     """A conversation that can't be turned into a prompt: one bad row, never the end of a run.
 
-    `reason` is a code for a rejection (`template_error`, `bad_arguments`, `residual_think_marker`, `not_unicode`,
-    `control_tokens`); `str()` is the detail.
+    `reason` is a code for a rejection (`template_error`, `unknown_role`, `system_in_middle`, `no_user_turn`, `null_content`,
+    `bad_arguments`, `residual_think_marker`, `not_unicode`, `control_tokens`); `str()` is the detail.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -78,7 +78,9 @@ class ChatTemplate:
     recipe's own variables. Raises TokenizerError when the source is no template.
     """
 
-    def __init__(self, text: str, special_names: Mapping[str, str], template_kwargs: Mapping[str, Any], *, where: str = "chat template") -> None:
+    def __init__(
+        self, text: str, special_names: Mapping[str, str], template_kwargs: Mapping[str, Any], *, where: str = "chat template"
+    ) -> None:
         self.text = text
         self._variables = {**special_names, **template_kwargs}
         self._fixed = canonical_json({"special_names": dict(special_names), "template_kwargs": dict(template_kwargs)})
@@ -103,8 +105,11 @@ class ChatTemplate:
         variables = {**self._variables, "enable_thinking": thinking}
         try:
             return self._template.render(
-                messages=list(messages), tools=list(tools) if tools else None, documents=None,
-                add_generation_prompt=add_generation_prompt, **variables,
+                messages=list(messages),
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **variables,
             )
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             # TemplateError is neither ValueError nor TypeError; all others come out of expressions in the template.

@@ -71,8 +71,11 @@ class TargetTokenizer:
         merges = "\n".join([merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges", ())])
         added = sorted((token["id"], token["content"], token["special"]) for token in state["added_tokens"])
         return digest(
-            canonical_json({**model["vocab"], **{content: index for index, content, _ in added}}), merges, canonical_json(added),
-            canonical_json(_without_offsets(state["normalizer"])), canonical_json(_without_offsets(state["pre_tokenizer"])),
+            canonical_json({**model["vocab"], **{content: index for index, content, _ in added}}),
+            merges,
+            canonical_json(added),
+            canonical_json(_without_offsets(state["normalizer"])),
+            canonical_json(_without_offsets(state["pre_tokenizer"])),
             canonical_json(bool(model.get("ignore_merges"))),
         )
 
@@ -114,14 +117,20 @@ class TargetTokenizer:
         """Exact text of ids, special tokens kept; a byte sequence cut within a character gives U+FFFD."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def encode_prompt(self, messages: Sequence[Mapping[str, Any]], tools: Tools, thinking: bool, *, add_generation_prompt: bool = True) -> list[int]:
+    def encode_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools, thinking: bool, *, add_generation_prompt: bool = True
+    ) -> list[int]:
         """Ids of a rendered conversation, generation prompt included. Raises TemplateFault."""
-        [result] = self.encode_prompts([Conversation([dict(m) for m in messages], tools, thinking)], add_generation_prompt=add_generation_prompt)
+        [result] = self.encode_prompts(
+            [Conversation([dict(m) for m in messages], tools, thinking)], add_generation_prompt=add_generation_prompt
+        )
         if isinstance(result, TemplateFault):
             raise result
         return result
 
-    def encode_prompts(self, conversations: Sequence[Conversation], *, add_generation_prompt: bool = True) -> list[list[int] | TemplateFault]:
+    def encode_prompts(
+        self, conversations: Sequence[Conversation], *, add_generation_prompt: bool = True
+    ) -> list[list[int] | TemplateFault]:
         """Ids of many conversations, or for each one the fault that makes it no prompt; encoded in parallel."""
         results: list[list[int] | TemplateFault] = [[] for _ in conversations]
         texts: list[str] = []
@@ -158,7 +167,7 @@ class TargetTokenizer:
             prompt = prompt[: prompt.rfind(_ASSISTANT) + len(_ASSISTANT)]
             if not whole.startswith(prompt):
                 raise TemplateFault("template_error", "the conversation with its answer does not begin with the prompt")
-        text = whole[len(prompt):]
+        text = whole[len(prompt) :]
         end = text.rfind("<|im_end|>")
         return text[:end] if end >= 0 and not text[end:].removeprefix("<|im_end|>").strip() else text
 
@@ -173,7 +182,7 @@ class TargetTokenizer:
         for thinking in (False, True):
             body = self.template.render(question, None, thinking, add_generation_prompt=False)
             prompt = self.template.render(question, None, thinking)
-            tail = prompt[len(body):] if prompt.startswith(body) else prompt
+            tail = prompt[len(body) :] if prompt.startswith(body) else prompt
             opened[thinking] = tail.rfind("<think>") > tail.rfind("</think>")
         return opened
 

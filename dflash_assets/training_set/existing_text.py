@@ -178,7 +178,7 @@ def _message(message: Any, at: int) -> dict[str, Any]:
     fields = cast(dict[str, Any], message)
     if fields.get("from") is None:
         return fields
-    role = _ROLES.get(fields["from"])
+    role = _ROLES.get(fields["from"]) if isinstance(fields["from"], str) else None
     if role is None:
         # Calls and observations of ShareGPT have no fixed form; guessing one would train on text no template writes.
         raise TemplateFault("unsupported_role", f"message {at} is from {fields['from']!r}")
@@ -201,5 +201,5 @@ def _from_json(value: Any, reason: str) -> Any:
         return None
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TemplateFault(reason, f"not JSON: {error}") from error

@@ -41,7 +41,9 @@ def write_ledger(
     for row in iterate_rows(dropped):
         if row["origin"] == "generated":
             reasons[row["prompt_id"]] = (row["stage"], row["reason"], row["detail"])
-    counts: dict[str, dict[str, Counter[str]]] = {source: {"kept": Counter(), "dropped": Counter(), "failed": Counter()} for source in rows_read}
+    counts: dict[str, dict[str, Counter[str]]] = {
+        source: {"kept": Counter(), "dropped": Counter(), "failed": Counter()} for source in rows_read
+    }
     with TableWriter(path, LEDGER) as writer:
         for row in _rows(rejected, blend_dropped, shard_prompts, splits, reasons):
             writer.write(row)
@@ -66,7 +68,9 @@ def _rows(
             if split is not None:
                 yield {**row, "state": "kept", "stage": "training_set", "reason": split, "detail": None}
                 continue
-            stage, reason, detail = reasons.get(row["prompt_id"], ("completions", "shard_missing", "the shard isn't part of this training set"))
+            stage, reason, detail = reasons.get(
+                row["prompt_id"], ("completions", "shard_missing", "the shard isn't part of this training set")
+            )
             yield {**row, "state": "failed" if reason in _FAILED else "dropped", "stage": stage, "reason": reason, "detail": detail}
 
 
@@ -78,4 +82,6 @@ def _close(counts: Mapping[str, Mapping[str, Counter[str]]], rows_read: Mapping[
     }
     if open_sources:
         said = "; ".join(f"{source}: {read} rows read, {accounted} accounted for" for source, (read, accounted) in open_sources.items())
-        raise TrainingSetError(f"the ledger doesn't close: {said}", todo="this is a fault of dflash-assets: please report it with the recipe")
+        raise TrainingSetError(
+            f"the ledger doesn't close: {said}", todo="this is a fault of dflash-assets: please report it with the recipe"
+        )

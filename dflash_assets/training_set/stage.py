@@ -62,16 +62,23 @@ def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokeni
             todo="run again (only they are worked on), or set training_set.incomplete to take_validated",
         )
     key = digest(
-        training_set_fingerprint(recipe), blend.facts["tokenizer_sha"], blend.facts["template_sha"], _existing_digest(workspace),
-        *(f"{number}:{entry.version}" for number, entry in shards), *missing,
+        training_set_fingerprint(recipe),
+        blend.facts["tokenizer_sha"],
+        blend.facts["template_sha"],
+        _existing_digest(workspace),
+        *(f"{number}:{entry.version}" for number, entry in shards),
+        *missing,
     )
     found = workspace.found("training_set", key)
     if found is not None:
         return found
     existing = recipe.training_set.existing
     facts = TokenFacts(
-        tokenizer_sha=blend.facts["tokenizer_sha"], template_sha=blend.facts["template_sha"], vocab_size=blend.facts["vocab_size"],
-        stop_token_ids=tuple(blend.facts["stop_token_ids"]), turn_marker_ids=tuple(blend.facts["turn_marker_ids"]),
+        tokenizer_sha=blend.facts["tokenizer_sha"],
+        template_sha=blend.facts["template_sha"],
+        vocab_size=blend.facts["vocab_size"],
+        stop_token_ids=tuple(blend.facts["stop_token_ids"]),
+        turn_marker_ids=tuple(blend.facts["turn_marker_ids"]),
         fingerprints={"model": recipe.target_model.name, "model_revision": recipe.target_model.revision or "", "blend": blend.version},
     )
     files = [shard_files(workspace, number) for number, _ in shards]
@@ -124,8 +131,12 @@ def make_ledger(workspace: Workspace) -> Made:
     dropped = next(workspace.store.local(file.path) for file in blend.files if ".dropped." in f".{Path(file.path).name}")
     with workspace.temporary("ledger") as temporary:
         counts = write_ledger(
-            temporary / "ledger.parquet", rejected=[workspace.path(entry, 1) for entry in sources.values()], blend_dropped=dropped,
-            shard_prompts=prompts, kept=folder / "kept.parquet", dropped=folder / "dropped.parquet",
+            temporary / "ledger.parquet",
+            rejected=[workspace.path(entry, 1) for entry in sources.values()],
+            blend_dropped=dropped,
+            shard_prompts=prompts,
+            kept=folder / "kept.parquet",
+            dropped=folder / "dropped.parquet",
             rows_read={name: int(entry.facts["rows_read"]) for name, entry in sources.items()},
         )
         stored = workspace.put(temporary / "ledger.parquet", "ledger")

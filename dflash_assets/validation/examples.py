@@ -116,14 +116,26 @@ class Examples:
         """Rule to its offenders, those that break most hard rules first."""
         return {name: _ordered(kept) for name, kept in sorted(self._offenders.items())}
 
-    def _example(self, shard: int, prompt: dict[str, Any] | None, row: dict[str, Any], failures: tuple[tuple[str, str, str], ...]) -> Example:
+    def _example(
+        self, shard: int, prompt: dict[str, Any] | None, row: dict[str, Any], failures: tuple[tuple[str, str, str], ...]
+    ) -> Example:
         thinking = bool(prompt and prompt["thinking"])
         tools = parse_tools(prompt["tools_json"]) if prompt and prompt["tools_json"] else None
-        answer = split(row["text"], self.context.form, prompt_opens_think=self.context.opens_think(thinking), thinking=thinking, tools=tools)
+        answer = split(
+            row["text"], self.context.form, prompt_opens_think=self.context.opens_think(thinking), thinking=thinking, tools=tools
+        )
         return Example(
-            row["event_id"], row["prompt_id"], row["source"], shard, row["finish_reason"], len(row["output_ids"]),
+            row["event_id"],
+            row["prompt_id"],
+            row["source"],
+            shard,
+            row["finish_reason"],
+            len(row["output_ids"]),
             shortened(last_user_text(prompt["messages_json"]) if prompt else "(prompt not in the shard)", 1200),
-            shortened(answer.reasoning), shortened(answer.content), call_texts(answer), failures,
+            shortened(answer.reasoning),
+            shortened(answer.content),
+            call_texts(answer),
+            failures,
         )
 
 

@@ -24,7 +24,19 @@ from dflash_assets.validation.shares import Count, RuleShare, share_of
 from dflash_assets.validation.statistics import ShareVerdict, share_in_words
 from dflash_assets.validation.tally import STRATA, OddShard, Tally, odd_shards
 
-_TALLIED = ("event_id", "prompt_id", "supersedes", "source", "prompt_ids", "output_ids", "text", "finish_reason", "outcome", "started_at", "seconds")
+_TALLIED = (
+    "event_id",
+    "prompt_id",
+    "supersedes",
+    "source",
+    "prompt_ids",
+    "output_ids",
+    "text",
+    "finish_reason",
+    "outcome",
+    "started_at",
+    "seconds",
+)
 _WORST: tuple[ShareVerdict, ...] = ("fail", "cannot_tell", "pass", "counted", "not_tested")
 
 
@@ -213,8 +225,16 @@ def facts_of(run: RunFacts, tally: Tally, examples: Examples, rules: RuleSet, ex
     sets = tuple(SetVerdict(rule.name, rule.severity, rule.doc, rule(tally, wanted)) for rule in rules.set_rules)
     docs = {rule.name: rule.doc.split("\n\n")[0].replace("\n    ", " ") for rule in (*rules.rules, *rules.set_rules)}
     return ReportFacts(
-        run, tally, tuple(shares), tuple(strata), sets, tuple(odd_shards(tally, rules.confidence)), examples.of_strata(), examples.offenders(),
-        docs, rules.confidence,
+        run,
+        tally,
+        tuple(shares),
+        tuple(strata),
+        sets,
+        tuple(odd_shards(tally, rules.confidence)),
+        examples.of_strata(),
+        examples.offenders(),
+        docs,
+        rules.confidence,
     )
 
 
@@ -230,7 +250,9 @@ def spot_check_rows(facts: ReportFacts) -> list[SpotCheckRow]:
         _rule_row(facts, "Tool calling", calling, "not well formed, not offered or against the schema:"),
         _set_row(facts, "Tool-spec format", "tool_spec_format", "unusable: "),
         SpotCheckRow(
-            "Finish reasons", _worst([_verdict(facts, "finish_reason"), cut.verdict if cut else "not_tested"]), finishes or "not tested (0 seen)",
+            "Finish reasons",
+            _worst([_verdict(facts, "finish_reason"), cut.verdict if cut else "not_tested"]),
+            finishes or "not tested (0 seen)",
             ("finish_reason", "truncation_share"),
         ),
         SpotCheckRow("Output range", _verdict(facts, "output_tokens_range"), _range(facts), ("output_tokens_range",)),
@@ -242,7 +264,10 @@ def status_line(facts: ReportFacts) -> str:
     """Prompts, rate, tokens a second, time left, failures and where the files are, in one line."""
     status = facts.run.status
     done = f" ({status.prompts_done / status.prompts_planned:.1%})" if status.prompts_planned else ""
-    parts = [f"{status.prompts_done:,} of {status.prompts_planned:,} prompts{done}", f"shards {status.shards_done:,} of {status.shards_planned:,}"]
+    parts = [
+        f"{status.prompts_done:,} of {status.prompts_planned:,} prompts{done}",
+        f"shards {status.shards_done:,} of {status.shards_planned:,}",
+    ]
     if status.prompts_per_second:
         parts.append(f"{status.prompts_per_second:.1f} prompts/s")
     if status.tokens_per_second:

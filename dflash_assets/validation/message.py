@@ -37,7 +37,7 @@ def answer_of_message(message: Mapping[str, Any], form: Format, tools: ToolSet |
     if not reasoning and form.has_reasoning:
         block = think_block(content, len(content), opened=False, thinking=thinking)
         if block.stop:
-            reasoning, closed, content = block.reasoning, block.closed, content[block.stop:]
+            reasoning, closed, content = block.reasoning, block.closed, content[block.stop :]
             flags.append("server_reasoning_parser_missing")
     structured = message.get("tool_calls")
     entries = cast(list[Any], structured) if isinstance(structured, list) else []

@@ -47,8 +47,17 @@ def _draw(title: str, caption: str, paint: Callable[[Any], None], height: float 
     from matplotlib.figure import Figure
 
     style: Any = {
-        "svg.fonttype": "none", "svg.hashsalt": title, "font.size": 10, "font.family": "sans-serif", "text.color": _INK, "axes.labelcolor": _INK,
-        "axes.edgecolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "axes.spines.top": False, "axes.spines.right": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": title,
+        "font.size": 10,
+        "font.family": "sans-serif",
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+        "axes.edgecolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
         "legend.frameon": False,
     }
     with rc_context(style):
@@ -61,7 +70,7 @@ def _draw(title: str, caption: str, paint: Callable[[Any], None], height: float 
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = out.getvalue()
-    svg = svg[svg.index("<svg"):].replace(_INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     # Fixed points give way to the width of the page; the view box keeps the proportions.
     svg = re.sub(r'^<svg ([^>]*?)(?:width|height)="[^"]*pt" ([^>]*?)(?:width|height)="[^"]*pt"', r'<svg role="img" \1\2', svg, count=1)
@@ -87,7 +96,9 @@ def _lengths(facts: ReportFacts) -> Plot | None:
             axes.stairs(100 * counts / counts.sum(), edges, label=source, color=_colour(index), linewidth=1.6)
         if limit:
             axes.axvline(limit, color=_INK, linestyle="--", linewidth=1)
-            axes.annotate(f"limit {limit:,}", (limit, 0.97), xycoords=("data", "axes fraction"), ha="right", va="top", rotation=90, fontsize=9)
+            axes.annotate(
+                f"limit {limit:,}", (limit, 0.97), xycoords=("data", "axes fraction"), ha="right", va="top", rotation=90, fontsize=9
+            )
         axes.set_xlabel("output tokens")
         axes.set_ylabel("% of the source's answers")
         axes.set_xlim(0, longest * 1.02)
@@ -102,8 +113,11 @@ def _finish(facts: ReportFacts) -> Plot | None:
         return None
     reasons = [reason for reason, _ in facts.tally.finish_reasons.most_common()]
     return _draw(
-        "Finish reasons", "How the answers of each source ended.",
-        lambda axes: _stacked(axes, {source: {r or "none": 100 * c[r] / c.total() for r in reasons} for source, c in table.items()}, "% of answers"),
+        "Finish reasons",
+        "How the answers of each source ended.",
+        lambda axes: _stacked(
+            axes, {source: {r or "none": 100 * c[r] / c.total() for r in reasons} for source, c in table.items()}, "% of answers"
+        ),
         1.2 + 0.32 * len(table),
     )
 
@@ -125,7 +139,12 @@ def _mix(facts: ReportFacts) -> Plot | None:
         axes.set_xlabel("prompts")
         _legend_above(axes)
 
-    return _draw("Mix asked and reached", "Prompts of each source: what the recipe asks for, and what the blend holds.", paint, 1.3 + 0.36 * len(sources))
+    return _draw(
+        "Mix asked and reached",
+        "Prompts of each source: what the recipe asks for, and what the blend holds.",
+        paint,
+        1.3 + 0.36 * len(sources),
+    )
 
 
 def _reasoning(facts: ReportFacts) -> Plot | None:

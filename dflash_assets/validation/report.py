@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from dflash_assets.validation.standalone import FileResult
 
 VERDICT_WORDS: Mapping[ShareVerdict, str] = {
-    "pass": "pass", "fail": "FAIL", "cannot_tell": "cannot tell yet", "not_tested": "not tested", "counted": "counted",
+    "pass": "pass",
+    "fail": "FAIL",
+    "cannot_tell": "cannot tell yet",
+    "not_tested": "not tested",
+    "counted": "counted",
 }
 
 
@@ -47,16 +51,29 @@ def report_markdown(facts: ReportFacts) -> str:
 def write_file_report(result: FileResult, out: Path, *, confidence: float = 0.95) -> list[Path]:
     """The same three files for `validate FILE`."""
     values: dict[str, Any] = {
-        "result": result, "words": VERDICT_WORDS, "claim": lambda share: share_in_words(share.failed, share.n, confidence),
+        "result": result,
+        "words": VERDICT_WORDS,
+        "claim": lambda share: share_in_words(share.failed, share.n, confidence),
     }
     pages = {
         "report.md": _environment(html=False).get_template("file.md.jinja").render(values),
         "report.html": _environment(html=True).get_template("file.html.jinja").render(values),
-        "report.json": json.dumps({
-            "path": result.path, "rows": result.rows, "clean_rows": result.clean_rows, "passed": result.passed,
-            "rejected": [asdict(row) for row in result.rejected[:1000]], "rules": [asdict(share) for share in result.shares],
-            "reasons": result.reasons, "examples": result.examples, "duplicates": result.duplicates,
-        }, ensure_ascii=False, indent=2) + "\n",
+        "report.json": json.dumps(
+            {
+                "path": result.path,
+                "rows": result.rows,
+                "clean_rows": result.clean_rows,
+                "passed": result.passed,
+                "rejected": [asdict(row) for row in result.rejected[:1000]],
+                "rules": [asdict(share) for share in result.shares],
+                "reasons": result.reasons,
+                "examples": result.examples,
+                "duplicates": result.duplicates,
+            },
+            ensure_ascii=False,
+            indent=2,
+        )
+        + "\n",
     }
     return _write(pages, out)
 
@@ -65,32 +82,52 @@ def report_json(facts: ReportFacts) -> dict[str, Any]:
     """The facts as JSON values; texts of examples stay out."""
     tally, run = facts.tally, facts.run
     return {
-        "recipe": run.recipe, "description": run.description, "model": run.model, "engine": run.engine,
-        "made_at": run.made_at.isoformat() if run.made_at else None, "confidence": facts.confidence,
+        "recipe": run.recipe,
+        "description": run.description,
+        "model": run.model,
+        "engine": run.engine,
+        "made_at": run.made_at.isoformat() if run.made_at else None,
+        "confidence": facts.confidence,
         "status": {**asdict(run.status), "complete": run.status.complete, "line": status_line(facts)},
         "spot_check": [asdict(row) for row in spot_check_rows(facts)],
-        "rules": [{**asdict(share), "reasons": dict(tally.rules[share.rule].reasons) if share.rule in tally.rules else {}} for share in facts.shares],
+        "rules": [
+            {**asdict(share), "reasons": dict(tally.rules[share.rule].reasons) if share.rule in tally.rules else {}}
+            for share in facts.shares
+        ],
         "set_rules": [{"rule": found.rule, "severity": found.severity, **asdict(found.result)} for found in facts.sets],
         "strata": [{"dimension": found.dimension, "value": found.value, **asdict(found.share)} for found in facts.strata],
         "odd_shards": [asdict(odd) for odd in facts.odd],
-        "outcomes": dict(tally.outcomes), "finish_reasons": dict(tally.finish_reasons),
+        "outcomes": dict(tally.outcomes),
+        "finish_reasons": dict(tally.finish_reasons),
         "tokens": {"prompt": tally.prompt_tokens, "output": tally.output_tokens},
-        "sources": [asdict(source) for source in run.sources], "ledger": [asdict(total) for total in run.ledger],
+        "sources": [asdict(source) for source in run.sources],
+        "ledger": [asdict(total) for total in run.ledger],
         "training_set": asdict(run.training_set) if run.training_set else None,
         "duplicates": [asdict(group) for group in sorted(tally.duplicates.values(), key=lambda group: -group.prompts)[:20]],
         "offenders": {rule: [example.event_id for example in examples] for rule, examples in facts.offenders.items()},
-        "files": dict(run.files), "next_command": run.next_command,
+        "files": dict(run.files),
+        "next_command": run.next_command,
     }
 
 
 def _values(facts: ReportFacts) -> dict[str, Any]:
     tally = facts.tally
     return {
-        "facts": facts, "run": facts.run, "tally": tally, "rows": spot_check_rows(facts), "status": status_line(facts),
-        "words": VERDICT_WORDS, "claim": lambda share: share_in_words(share.failed, share.n, facts.confidence), "more": _more,
+        "facts": facts,
+        "run": facts.run,
+        "tally": tally,
+        "rows": spot_check_rows(facts),
+        "status": status_line(facts),
+        "words": VERDICT_WORDS,
+        "claim": lambda share: share_in_words(share.failed, share.n, facts.confidence),
+        "more": _more,
         "reasons": lambda rule: tally.rules[rule].reasons.most_common(5) if rule in tally.rules else [],
-        "strata": _telling(facts.strata), "odd": facts.odd[:20], "duration": duration,
-        "gpu_days": facts.run.status.gpus * facts.run.status.seconds / 86400 if facts.run.status.seconds and facts.run.status.gpus else None,
+        "strata": _telling(facts.strata),
+        "odd": facts.odd[:20],
+        "duration": duration,
+        "gpu_days": facts.run.status.gpus * facts.run.status.seconds / 86400
+        if facts.run.status.seconds and facts.run.status.gpus
+        else None,
     }
 
 
@@ -111,7 +148,11 @@ def _environment(*, html: bool) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=html, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
         finalize=_unbroken if html else None,
     )
     environment.filters["number"] = _number

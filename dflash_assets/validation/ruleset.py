@@ -103,9 +103,11 @@ class RuleSet:
 
     def fingerprint(self) -> str:
         """Hash of names, severities, limits and parameters: changes exactly when verdicts may."""
-        return digest(canonical_json([
-            [rule.name, rule.severity, rule.limit, rule.parameters.model_dump(mode="json")] for rule in (*self.rules, *self.set_rules)
-        ]))
+        return digest(
+            canonical_json(
+                [[rule.name, rule.severity, rule.limit, rule.parameters.model_dump(mode="json")] for rule in (*self.rules, *self.set_rules)]
+            )
+        )
 
 
 def _parameters(rule: Rule[Any] | SetRule[Any], values: dict[str, Any]) -> RecipeModel:
@@ -142,5 +144,8 @@ def _imported(path: str, where: str, known: list[str]) -> Rule[Any] | SetRule[An
 
         return Rule(attribute, "soft", None, NoParameters, check, (found.__doc__ or "").strip())
     what = "is missing" if found is None else f"is {type(found).__name__}"
-    raise RecipeError(f"{attribute!r} in {module_name!r} {what}, not a rule", where=where,
-                      todo="decorate a function with dflash_assets.validation.rules.base.rule")
+    raise RecipeError(
+        f"{attribute!r} in {module_name!r} {what}, not a rule",
+        where=where,
+        todo="decorate a function with dflash_assets.validation.rules.base.rule",
+    )

@@ -110,9 +110,8 @@ def tool_call_share(tally: Tally, expected: Expectations, parameters: ToolCallSh
     if expected.tools_share is not None and answers:
         bounds = interval(n, answers, expected.confidence)
         consistent = bounds.lower <= expected.tools_share <= bounds.upper
-        detail = (
-            f"expected {expected.tools_share * answers:.1f} rows with tools in {answers:,}, saw {n:,}: "
-            + ("consistent" if consistent else "not consistent")
+        detail = f"expected {expected.tools_share * answers:.1f} rows with tools in {answers:,}, saw {n:,}: " + (
+            "consistent" if consistent else "not consistent"
         )
     if n == 0:
         return SetResult("not_tested" if consistent else "fail", 0, 0, "not tested (0 seen)", detail=detail)
@@ -120,7 +119,9 @@ def tool_call_share(tally: Tally, expected: Expectations, parameters: ToolCallSh
         return SetResult("not_tested" if consistent else "fail", 0, 0, "not tested (the model's family has no tool calls)", detail=detail)
     verdict = _between(calls, n, parameters.minimum, parameters.maximum, expected)
     wanted = f"{parameters.minimum:.0%} to {parameters.maximum:.0%} of the rows with tools"
-    return SetResult(verdict if consistent else "fail", n, calls, f"calls in {share_in_words(calls, n, expected.confidence)}", wanted, detail)
+    return SetResult(
+        verdict if consistent else "fail", n, calls, f"calls in {share_in_words(calls, n, expected.confidence)}", wanted, detail
+    )
 
 
 class MixParameters(RecipeModel):
@@ -224,7 +225,13 @@ def _mix(tally: Tally, dimension: str, asked: Mapping[str, float], tolerance: fl
 BUILTIN_SET: dict[str, SetRule[Any]] = {
     found.name: found
     for found in (
-        duplicate_completions, tool_call_share, category_share, source_share, tool_spec_format, thinking_share, failure_rate,
+        duplicate_completions,
+        tool_call_share,
+        category_share,
+        source_share,
+        tool_spec_format,
+        thinking_share,
+        failure_rate,
         truncation_share,
     )
 }

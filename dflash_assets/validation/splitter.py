@@ -138,7 +138,7 @@ def scan_calls(text: str, start: int, end: int, form: Format, tools: ToolSet | N
             marker = token["fence"]
             if not fence:
                 fence = marker
-            elif marker.startswith(fence) and not text[token.end("fence"):token.end()].strip():
+            elif marker.startswith(fence) and not text[token.end("fence") : token.end()].strip():
                 fence = ""
             continue
         begin, mark = token.start(), token["mark"]
@@ -219,4 +219,4 @@ class _Place:
 
     def at_line_start(self, position: int) -> bool:
         self._advance(position)
-        return position - self._line <= 8 and not self._text[self._line:position].strip()
+        return position - self._line <= 8 and not self._text[self._line : position].strip()

@@ -81,8 +81,11 @@ def validate_file(path: Path, rules: RuleSet, form: Format, *, thinking: bool = 
         raise SourceError(f"can't be read: {error.strerror}", where=str(path), todo="check the path") from error
     if not result.rows:
         first = f"; line {result.rejected[0].line}: {result.rejected[0].detail}" if result.rejected else ""
-        raise SourceError(f"no completion in the file{first}", where=str(path),
-                          todo="give one JSON object a line: a chat response, a message, or {\"text\": ...}")
+        raise SourceError(
+            f"no completion in the file{first}",
+            where=str(path),
+            todo='give one JSON object a line: a chat response, a message, or {"text": ...}',
+        )
     return result
 
 
@@ -173,10 +176,17 @@ def event_of_row(row: Mapping[str, Any], form: Format, number: int = 0, *, think
     tokens = usage.get("completion_tokens", row.get("completion_tokens"))
     limit = request.get("max_tokens", row.get("max_tokens"))
     return Event(
-        str(row.get("id") or f"line {number}"), digest(prompt, length=16) if prompt else f"line {number}", text, answer,
+        str(row.get("id") or f"line {number}"),
+        digest(prompt, length=16) if prompt else f"line {number}",
+        text,
+        answer,
         finish if isinstance(finish, str) else _finish_of(message),
-        output_tokens=tokens if isinstance(tokens, int) else None, max_tokens=limit if isinstance(limit, int) else None, thinking=mode,
-        prompt_text=prompt, tools=tools, tool_choice=_tool_choice(request.get("tool_choice")),
+        output_tokens=tokens if isinstance(tokens, int) else None,
+        max_tokens=limit if isinstance(limit, int) else None,
+        thinking=mode,
+        prompt_text=prompt,
+        tools=tools,
+        tool_choice=_tool_choice(request.get("tool_choice")),
     )
 
 

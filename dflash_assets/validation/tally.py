@@ -229,8 +229,13 @@ def telling(content_chars: int, reasoning_chars: int) -> bool:
 
 
 def _cross(
-    codes: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], by_prompt: npt.NDArray[np.int64], rules: int, levels: int,
-    applies: npt.NDArray[np.bool_], fails: npt.NDArray[np.bool_],
+    codes: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    by_prompt: npt.NDArray[np.int64],
+    rules: int,
+    levels: int,
+    applies: npt.NDArray[np.bool_],
+    fails: npt.NDArray[np.bool_],
 ) -> list[tuple[int, int, int, int]]:
     """(rule, level, n, failed) of every pair that was seen."""
     if not len(by_prompt):

@@ -82,11 +82,16 @@ def events_of(completions: pa.Table, prompts: pa.Table, context: ValidationConte
         tools_json = prompt["tools_json"] if prompt else None
         tools = parse_tools(tools_json) if tools_json else None
         yield Event(
-            event_id, prompt_id, text,
+            event_id,
+            prompt_id,
+            text,
             split(text, context.form, prompt_opens_think=context.opens_think(thinking), thinking=thinking, tools=tools),
             finish,
-            output_tokens=len(output[row]), max_tokens=max_tokens_of(sampling), thinking=thinking,
-            prompt_text=last_user_text(prompt["messages_json"]) if prompt else "", tools=tools,
+            output_tokens=len(output[row]),
+            max_tokens=max_tokens_of(sampling),
+            thinking=thinking,
+            prompt_text=last_user_text(prompt["messages_json"]) if prompt else "",
+            tools=tools,
             # Ids that were made from the text say nothing about it.
             output_ids=output[row] if exact else None,
             prompt_ids=sent[row] if exact else None,

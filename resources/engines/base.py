@@ -86,17 +86,26 @@ class EngineError(Exception):
     """A request that got no usable reply.
 
     Attributes: `kind` (see ErrorKind), `retry_after` in seconds when the server named one, `snippet` the first
-    characters of an unexpected body, `free_retry` for a reused keep-alive connection that the server had just closed.
+    characters of an unexpected body, `free_retry` for a reused keep-alive connection that the server had just closed,
+    `refused` where no connection was made, so that the server never saw the request.
     """
 
     def __init__(
-        self, kind: ErrorKind, message: str, *, retry_after: float | None = None, snippet: str | None = None, free_retry: bool = False
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        snippet: str | None = None,
+        free_retry: bool = False,
+        refused: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
         self.retry_after = retry_after
         self.snippet = snippet
         self.free_retry = free_retry
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)

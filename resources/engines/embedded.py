@@ -50,7 +50,14 @@ class EmbeddedEngine:
     """
 
     def __init__(
-        self, weights: Path, *, model: str, precision: Precision = "f32", max_in_flight: int = 32, cache_gib: int = 1, cache: Path | None = None
+        self,
+        weights: Path,
+        *,
+        model: str,
+        precision: Precision = "f32",
+        max_in_flight: int = 32,
+        cache_gib: int = 1,
+        cache: Path | None = None,
     ) -> None:
         self._weights, self._model, self._cache = weights, model, cache
         self._precision: Precision = precision
@@ -110,7 +117,9 @@ class EmbeddedEngine:
         if length == 0 or max(request.prompt_ids) >= self._vocabulary or min(request.prompt_ids) < 0:
             raise EngineError("bad_request", f"the prompt is empty or holds ids outside 0..{self._vocabulary - 1}")
         if length + request.sampling.max_tokens > limit:
-            raise EngineError("context_length", f"{length} prompt tokens + {request.sampling.max_tokens} exceed the context of {limit} tokens")
+            raise EngineError(
+                "context_length", f"{length} prompt tokens + {request.sampling.max_tokens} exceed the context of {limit} tokens"
+            )
 
     def _open(self) -> EngineInfo:
         # OpenVINO's Python package imports a telemetry client at import, and falls back on its own empty stand-in without.
@@ -172,7 +181,9 @@ class EmbeddedEngine:
                     if job.handle is not None:
                         job.handle.cancel()
             elif command.request.request_id in self._jobs:
-                _settle(command.loop, command.future, error=EngineError("bad_request", f"request id {command.request.request_id} is in use"))
+                _settle(
+                    command.loop, command.future, error=EngineError("bad_request", f"request id {command.request.request_id} is in use")
+                )
             else:
                 self._jobs[command.request.request_id] = command
 
@@ -228,14 +239,25 @@ class EmbeddedEngine:
                 reason = "stop" if output.finish_reason == genai.GenerationFinishReason.STOP else "length"
         if reason == "abort" and not job.cancelled:
             # The pipeline gives a sequence up without a word when the cache can't hold it alone.
-            error = EngineError("context_length", f"{len(job.request.prompt_ids)} prompt tokens don't fit the key-value cache of {self._cache_gib} GiB")
+            error = EngineError(
+                "context_length", f"{len(job.request.prompt_ids)} prompt tokens don't fit the key-value cache of {self._cache_gib} GiB"
+            )
             _settle(job.loop, job.future, error=error)
             return
-        _settle(job.loop, job.future, GenerationReply(
-            output_ids=ids, text=self._pipeline.get_tokenizer().decode(list(ids), skip_special_tokens=False) if ids else "", finish_reason=reason,
-            matched_stop=ids[-1] if reason == "stop" and ids else None, ids_exact=True, prompt_tokens=len(job.request.prompt_ids),
-            completion_tokens=len(ids), detail="aborted by the client" if reason == "abort" else None,
-        ))
+        _settle(
+            job.loop,
+            job.future,
+            GenerationReply(
+                output_ids=ids,
+                text=self._pipeline.get_tokenizer().decode(list(ids), skip_special_tokens=False) if ids else "",
+                finish_reason=reason,
+                matched_stop=ids[-1] if reason == "stop" and ids else None,
+                ids_exact=True,
+                prompt_tokens=len(job.request.prompt_ids),
+                completion_tokens=len(ids),
+                detail="aborted by the client" if reason == "abort" else None,
+            ),
+        )
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any = None, error: Exception | None = None) -> None:

@@ -27,7 +27,9 @@ CONNECT_SECONDS = 10.0
 SNIPPET_CHARACTERS = 200
 # SGLang: "longer than the model's context length", "exceeds the model's maximum context length", "max_completion_tokens is too large";
 # vLLM, llama.cpp and gateways vary the words around "context".
-_CONTEXT = re.compile(r"context (length|window|size)|maximum context|max_completion_tokens is too large|prompt is too long|too many tokens", re.IGNORECASE)
+_CONTEXT = re.compile(
+    r"context (length|window|size)|maximum context|max_completion_tokens is too large|prompt is too long|too many tokens", re.IGNORECASE
+)
 
 
 def base_url(url: str) -> str:
@@ -64,7 +66,13 @@ class HttpServer:
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_mark_reused)
         self._session = aiohttp.ClientSession(
-            connector=connector, timeout=timeout, headers=headers, auth=auth, trace_configs=[trace], trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector,
+            timeout=timeout,
+            headers=headers,
+            auth=auth,
+            trace_configs=[trace],
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def close(self) -> None:
@@ -97,18 +105,23 @@ class HttpServer:
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._session.request(method, self.url + path, data=data, headers=headers, trace_request_ctx=reused, allow_redirects=False) as response,
+                self._session.request(
+                    method, self.url + path, data=data, headers=headers, trace_request_ctx=reused, allow_redirects=False
+                ) as response,
             ):
                 raw = await response.read()
                 status, retry_after = response.status, response.headers.get("Retry-After")
         except aiohttp.ConnectionTimeoutError:
             # A TimeoutError too, but an unreachable server is not a slow answer.
-            raise EngineError("disconnected", f"{self.url}{path}: no connection within {CONNECT_SECONDS:g} s") from None
+            raise EngineError("disconnected", f"{self.url}{path}: no connection within {CONNECT_SECONDS:g} s", refused=True) from None
         except TimeoutError:
             raise EngineError("timed_out", f"{self.url}{path}: no reply within {seconds:g} s") from None
         except aiohttp.ClientConnectionError as error:
             stale = bool(reused) and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-            raise EngineError("disconnected", f"{self.url}{path}: {_reason(error)}", free_retry=stale) from None
+            refused = isinstance(error, aiohttp.ClientConnectorError)
+            raise EngineError(
+                "disconnected", f"{self.url}{path}: {_reason(error)}", free_retry=stale and not refused, refused=refused
+            ) from None
         except aiohttp.ClientPayloadError as error:
             raise EngineError("disconnected", f"{self.url}{path}: the reply was cut ({_reason(error)})") from None
         except aiohttp.ClientError as error:

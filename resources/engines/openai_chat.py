@@ -16,7 +16,12 @@ from dflash_assets.resources.engines.base import EngineError, EngineInfo, Engine
 from dflash_assets.resources.engines.http import HttpServer, snippet
 
 _FINISH: dict[Any, FinishReason] = {
-    "stop": "stop", "tool_calls": "stop", "function_call": "stop", "length": "length", "abort": "abort", "content_filter": "abort",
+    "stop": "stop",
+    "tool_calls": "stop",
+    "function_call": "stop",
+    "length": "length",
+    "abort": "abort",
+    "content_filter": "abort",
 }
 _REASONING_FIELDS = ("reasoning_content", "reasoning")  # SGLang's name, vLLM's since 0.16
 
@@ -37,7 +42,9 @@ class AnswerCodec(Protocol):
         """Exact text of ids."""
         ...
 
-    def answer_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, thinking: bool, answer: Mapping[str, Any]) -> str:
+    def answer_text(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, thinking: bool, answer: Mapping[str, Any]
+    ) -> str:
         """The text a model must have generated for a structured answer (reasoning, content, tool calls), without its end token."""
         ...
 
@@ -50,7 +57,14 @@ class OpenAIChatEngine:
     """
 
     def __init__(
-        self, url: str, *, model: str, codec: AnswerCodec, max_in_flight: int = 64, model_revision: str | None = None, api_key_env: str | None = None
+        self,
+        url: str,
+        *,
+        model: str,
+        codec: AnswerCodec,
+        max_in_flight: int = 64,
+        model_revision: str | None = None,
+        api_key_env: str | None = None,
     ) -> None:
         self._server = HttpServer(url, api_key_env)
         self._model, self._codec, self._max_in_flight, self._model_revision = model, codec, max_in_flight, model_revision
@@ -73,7 +87,9 @@ class OpenAIChatEngine:
             raise EngineError("bad_body", f"{self._server.url}/v1/models lists no model")
         name = self._model if self._model in served else next(iter(served))
         context = served[name].get("max_model_len")
-        return EngineInfo("openai_chat", version, str(name), self._model_revision, context if isinstance(context, int) else None, self._server.url)
+        return EngineInfo(
+            "openai_chat", version, str(name), self._model_revision, context if isinstance(context, int) else None, self._server.url
+        )
 
     async def load(self) -> EngineLoad:
         """Our own requests in flight: the API has no figure for others'."""
@@ -137,14 +153,26 @@ class OpenAIChatEngine:
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
         sampling = request.sampling
         body: dict[str, Any] = {
-            "model": self._model, "messages": orjson.loads(request.messages_json or "[]"), "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p,
-            "presence_penalty": sampling.presence_penalty, "repetition_penalty": sampling.repetition_penalty,
-            "stream": False, "n": 1, "stop_token_ids": request.stop_token_ids,
+            "model": self._model,
+            "messages": orjson.loads(request.messages_json or "[]"),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "presence_penalty": sampling.presence_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            "stream": False,
+            "n": 1,
+            "stop_token_ids": request.stop_token_ids,
             "chat_template_kwargs": {**orjson.loads(request.template_kwargs_json), "enable_thinking": request.thinking},
             # Ids and raw text, by the names of SGLang and vLLM; unknown fields are ignored there.
-            "return_token_ids": True, "no_stop_trim": True, "skip_special_tokens": False, "separate_reasoning": False,
-            "rid": request.request_id, "request_id": request.request_id,
+            "return_token_ids": True,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "separate_reasoning": False,
+            "rid": request.request_id,
+            "request_id": request.request_id,
         }
         if request.tools_json is not None:
             body["tools"] = orjson.loads(request.tools_json)
@@ -161,7 +189,9 @@ class OpenAIChatEngine:
             ids, exact, text = self._answer(request, choice, message)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             shown = snippet(orjson.dumps(reply, default=str))
-            raise EngineError("bad_body", f"{self._server.url}/v1/chat/completions: unusable reply ({error!r}): {shown}", snippet=shown) from None
+            raise EngineError(
+                "bad_body", f"{self._server.url}/v1/chat/completions: unusable reply ({error!r}): {shown}", snippet=shown
+            ) from None
         matched = choice.get("matched_stop", choice.get("stop_reason"))
         if not exact and reason == "stop" and not isinstance(matched, str):
             # It stopped by itself, so it generated an end token, which a trimmed text doesn't show.
@@ -178,12 +208,20 @@ class OpenAIChatEngine:
             # The ids are real, but they follow another prompt than the one on the row.
             exact, detail = False, f"the server rendered another prompt: {_difference(theirs, request.prompt_ids)}"
         return GenerationReply(
-            output_ids=ids, text=text, finish_reason=reason, matched_stop=matched, ids_exact=exact,
+            output_ids=ids,
+            text=text,
+            finish_reason=reason,
+            matched_stop=matched,
+            ids_exact=exact,
             prompt_tokens=_count(usage.get("prompt_tokens"), len(request.prompt_ids)),
-            completion_tokens=_count(usage.get("completion_tokens"), len(ids)), cached_tokens=_count(details.get("cached_tokens"), 0), detail=detail,
+            completion_tokens=_count(usage.get("completion_tokens"), len(ids)),
+            cached_tokens=_count(details.get("cached_tokens"), 0),
+            detail=detail,
         )
 
-    def _answer(self, request: GenerationRequest, choice: Mapping[str, Any], message: Mapping[str, Any]) -> tuple[tuple[int, ...], bool, str]:
+    def _answer(
+        self, request: GenerationRequest, choice: Mapping[str, Any], message: Mapping[str, Any]
+    ) -> tuple[tuple[int, ...], bool, str]:
         """(ids, whether they came from the engine, text)."""
         given = choice.get("response_token_ids")
         if given is None:
@@ -199,7 +237,12 @@ class OpenAIChatEngine:
             # The server took its own text apart; only the ids still hold it whole.
             text = self._codec.decode(ids)
         else:
-            answer = {"role": "assistant", "content": content, "reasoning_content": reasoning or "", "tool_calls": message.get("tool_calls")}
+            answer = {
+                "role": "assistant",
+                "content": content,
+                "reasoning_content": reasoning or "",
+                "tool_calls": message.get("tool_calls"),
+            }
             tools = orjson.loads(request.tools_json) if request.tools_json is not None else None
             text = self._codec.answer_text(orjson.loads(request.messages_json or "[]"), tools, request.thinking, answer)
         return (ids, True, text) if ids is not None else (tuple(self._codec.encode(text)), False, text)

@@ -48,7 +48,9 @@ class SglangEngine:
         entry = _first_entry(models, "data")
         context = entry.get("max_model_len") or served.get("context_length")
         name = entry.get("id") or model.get("served_model_name") or model["model_path"]
-        return EngineInfo("sglang", str(version), str(name), self._model_revision, context if isinstance(context, int) else None, self._server.url)
+        return EngineInfo(
+            "sglang", str(version), str(name), self._model_revision, context if isinstance(context, int) else None, self._server.url
+        )
 
     async def load(self) -> EngineLoad:
         """Sums over the data-parallel ranks of `/v1/loads`; on hybrid models its `max_running_requests` is less than configured."""
@@ -68,9 +70,17 @@ class SglangEngine:
         """Answer one request; see the protocol. An end by NaN is a reply (`stop`, `matched_stop` "NaN happened"): the caller judges it."""
         sampling = request.sampling
         parameters: dict[str, Any] = {
-            "max_new_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
-            "min_p": sampling.min_p, "presence_penalty": sampling.presence_penalty, "repetition_penalty": sampling.repetition_penalty,
-            "stop_token_ids": request.stop_token_ids, "no_stop_trim": True, "skip_special_tokens": False, "spaces_between_special_tokens": False,
+            "max_new_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "presence_penalty": sampling.presence_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            "stop_token_ids": request.stop_token_ids,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
         }
         if sampling.seed is not None:
             # Heeded only by a server with --enable-deterministic-inference.
@@ -130,10 +140,15 @@ class SglangEngine:
             shown = snippet(orjson.dumps(reply, default=str))
             raise EngineError("bad_body", f"{self._server.url}/generate: unusable reply ({error!r}): {shown}", snippet=shown) from None
         return GenerationReply(
-            output_ids=output_ids, text=text, finish_reason=reason, matched_stop=finish.get("matched"), ids_exact=True,
+            output_ids=output_ids,
+            text=text,
+            finish_reason=reason,
+            matched_stop=finish.get("matched"),
+            ids_exact=True,
             prompt_tokens=int(meta.get("prompt_tokens") or len(request.prompt_ids)),
             completion_tokens=_count(meta.get("completion_tokens"), len(output_ids)),
-            cached_tokens=_count(meta.get("cached_tokens"), 0), detail=finish.get("message"),
+            cached_tokens=_count(meta.get("cached_tokens"), 0),
+            detail=finish.get("message"),
         )
 
 

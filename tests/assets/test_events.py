@@ -1,6 +1,5 @@
 """What we lean on in Dagster 1.13: per-shard events, red shards, provenance, in the pattern of `events.shard_events`."""
 
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +30,12 @@ def assets_of(world: World) -> list[dg.AssetsDefinition]:
 
     def make(key: dg.AssetKey, upstream: dg.AssetKey, policy: dg.BackfillPolicy) -> dg.AssetsDefinition:
         @dg.asset(
-            key=key, deps=[upstream], partitions_def=PARTITIONS, backfill_policy=policy, output_required=False, code_version=world.code,
+            key=key,
+            deps=[upstream],
+            partitions_def=PARTITIONS,
+            backfill_policy=policy,
+            output_required=False,
+            code_version=world.code,
             check_specs=[dg.AssetCheckSpec("answered", asset=key, partitions_def=PARTITIONS)],
         )
         def shards(context: dg.AssetExecutionContext) -> Iterator[Any]:
@@ -41,8 +45,12 @@ def assets_of(world: World) -> list[dg.AssetsDefinition]:
                     bad = partition in world.bad
                     version = world.up if upstream == UP else "m1"
                     yield ShardEvent(
-                        partition, None if bad else f"{partition}-{world.up}", {upstream: version}, {"rows": 3},
-                        [ShardCheck("answered", not bad)], "planted" if bad else None,
+                        partition,
+                        None if bad else f"{partition}-{world.up}",
+                        {upstream: version},
+                        {"rows": 3},
+                        [ShardCheck("answered", not bad)],
+                        "planted" if bad else None,
                     )
 
             yield from shard_events(context, events(), code_version=world.code, check_names=["answered"], what="answers")
@@ -54,7 +62,9 @@ def assets_of(world: World) -> list[dg.AssetsDefinition]:
 
 def materialize(assets: list[dg.AssetsDefinition], instance: dg.DagsterInstance, *keys: str, only: dg.AssetKey | None = None) -> Any:
     tags = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]} if keys else {}
-    return dg.materialize(assets, instance=instance, selection=dg.AssetSelection.assets(only) if only else None, tags=tags, raise_on_error=False)
+    return dg.materialize(
+        assets, instance=instance, selection=dg.AssetSelection.assets(only) if only else None, tags=tags, raise_on_error=False
+    )
 
 
 @pytest.fixture

@@ -210,7 +210,9 @@ def test_prompts_that_render_alike_are_taken_once(tmp_path: Path) -> None:
 def test_a_prompt_beyond_the_quota_owns_no_rendering(tmp_path: Path) -> None:
     files = {
         "a": prompt_file(tmp_path, "a", [f"Number {n}, please." for n in range(40)]),
-        "b": prompt_file(tmp_path, "b", [[{"role": "user", "content": f"Number {n}, "}, {"role": "user", "content": "please."}] for n in range(40)]),
+        "b": prompt_file(
+            tmp_path, "b", [[{"role": "user", "content": f"Number {n}, "}, {"role": "user", "content": "please."}] for n in range(40)]
+        ),
     }
     found = Blended(recipe_of({"a": 5, "b": 40}), files, tmp_path / "out")
     assert found.plan.sources["a"].reached == 5

@@ -1,6 +1,6 @@
-"""Recorded faults of templates and loss masks (family 4, conversations) against tokenizer, template and mask.
+"""Recorded faults of templates and loss masks (conversations) against tokenizer, template and mask.
 
-Every expected field of a row is compared; one that this handler doesn't know is an error, so nothing passes unread.
+Every key of `expected` is compared; an unknown one, or an unknown setting, fails the row.
 """
 
 from __future__ import annotations
@@ -17,30 +17,36 @@ from dflash_assets.tokens.tokenizer import TargetTokenizer
 from tests.support.cases import NotHandled
 from tests.support.qwen import qwen_tokenizer
 
+_INPUT = frozenset({"messages", "tools", "template", "template_kwargs", "config"})
+_CONFIG = frozenset({"train_turns", "max_length", "on_overlength", "pad_token", "pad_to"})
+
 
 def handle(row: dict[str, Any]) -> None:
     """Check one row; raises NotHandled for rows of other handlers, AssertionError where the product is wrong."""
-    if row["input_format"] != "conversation":
-        raise NotHandled(row["id"])
-    case = _Case(row["input"])
+    if row.get("input_format") != "conversation":
+        raise NotHandled(row.get("id"))
+    case = _Case(row["input"], row["expected"])
     assert row["expected"], "nothing is expected"
     for name, wanted in row["expected"].items():
+        assert name in _CHECKS, f"unknown expectation {name!r}"
         _CHECKS[name](case, wanted)
 
 
 class _Case:
     """One conversation; text and mask are made when a check asks for them."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given = given
+    def __init__(self, given: dict[str, Any], expected: dict[str, Any]) -> None:
+        self.given, self.may_be_rejected = given, "or_row_status" in expected
         self.config: dict[str, Any] = given.get("config") or {}
-        options = dict(given["template_kwargs"])
+        unknown = [*(self.config.keys() - _CONFIG), *(given.keys() - _INPUT)]
+        assert not unknown, f"unknown input {unknown}"
+        options = dict(given.get("template_kwargs") or {})
         self.generation_prompt: bool = options.pop("add_generation_prompt", False)
         self.thinking: bool = options.pop("enable_thinking", True)
         name, _, pinned = given["template"].partition(" with ")
-        if pinned:
-            key, value = pinned.split("=")
-            options[key] = value
+        for setting in pinned.split(", ") if pinned else ():
+            key, value = setting.split("=")
+            options[key] = {"true": True, "false": False}.get(value.lower(), value)
         self.tokenizer: TargetTokenizer = qwen_tokenizer(name, **options)
         self.messages: list[dict[str, Any]] = given["messages"]
 
@@ -50,13 +56,20 @@ class _Case:
 
     @cached_property
     def raw(self) -> str:
-        return self.tokenizer.template.render(self.messages, None, self.thinking, add_generation_prompt=False)
+        """The unmodified template on the messages as given."""
+        return self.tokenizer.template.render(
+            self.messages, self.given.get("tools"), self.thinking, add_generation_prompt=self.generation_prompt
+        )
 
     def mask(self, turns: Any = None) -> MaskedRow:
         limit = self.config.get("max_length")
         row = mask_conversation(
-            self.tokenizer, self.messages, self.given.get("tools"), thinking=self.thinking,
-            turns=turns or self.config.get("train_turns", "last"), max_length=limit,
+            self.tokenizer,
+            self.messages,
+            self.given.get("tools"),
+            thinking=self.thinking,
+            turns=turns or self.config.get("train_turns", "last"),
+            max_length=limit,
         )
         if "pad_token" in self.config:
             return row.padded(self.config["pad_to"], self.tokenizer.special_ids[self.config["pad_token"]])
@@ -68,6 +81,19 @@ class _Case:
             return self.mask()
         except TemplateFault as fault:
             return fault
+
+    @cached_property
+    def fault(self) -> TemplateFault | None:
+        """What rejects the row: the mask's fault where there is an answer to mask, else the rendering's."""
+        if self.messages and self.messages[-1].get("role") == "assistant" and not self.generation_prompt:
+            return self.masked if isinstance(self.masked, TemplateFault) else None
+        try:
+            self.tokenizer.encode_prompt(
+                self.messages, self.given.get("tools"), self.thinking, add_generation_prompt=self.generation_prompt
+            )
+        except TemplateFault as fault:
+            return fault
+        return None
 
     @property
     def row(self) -> MaskedRow:
@@ -83,9 +109,15 @@ class _Case:
 
 
 def _spans(case: _Case, wanted: list[str]) -> None:
-    if case.config.get("train_turns") is None and isinstance(case.masked, TemplateFault):
-        return  # rejected; allowed only where `or_row_status` says so, which is checked by its own entry
+    if case.may_be_rejected and isinstance(case.masked, TemplateFault):
+        return  # rejected, as that entry allows and checks
     assert case.span_texts() == wanted
+
+
+def _span_count(case: _Case, wanted: int) -> None:
+    if case.may_be_rejected and isinstance(case.masked, TemplateFault):
+        return
+    assert len(case.row.spans()) == wanted
 
 
 def _rejection_allowed(case: _Case, wanted: str) -> None:
@@ -94,12 +126,18 @@ def _rejection_allowed(case: _Case, wanted: str) -> None:
 
 
 def _status(case: _Case, wanted: str) -> None:
-    assert ("rejected" if isinstance(case.masked, TemplateFault) else "accepted") == wanted
+    assert ("rejected" if case.fault is not None else "accepted") == wanted, case.fault
 
 
 def _reason(case: _Case, wanted: str) -> None:
-    assert isinstance(case.masked, TemplateFault)
-    assert wanted in f"{case.masked.reason}: {case.masked}"
+    assert case.fault is not None
+    assert wanted.lower() in f"{case.fault.reason}: {case.fault}".lower()
+
+
+def _raw_error(case: _Case, wanted: str) -> None:
+    with pytest.raises(TemplateFault) as caught:
+        _ = case.raw
+    assert wanted in str(caught.value)
 
 
 def _never_masked(case: _Case, wanted: list[str]) -> None:
@@ -112,7 +150,7 @@ def _rerender(case: _Case, wanted: bool) -> None:
     """Does encoding the re-rendered text give what was generated? The product keeps the generated ids, and can tell."""
     answer = case.messages[-1]
     generated = f"{answer.get('reasoning_content', '')}\n</think>\n\n{answer['content']}<|im_end|>"
-    prompt = case.tokenizer.encode_prompt(case.messages[:-1], None, case.thinking)
+    prompt = case.tokenizer.encode_prompt(case.messages[:-1], case.given.get("tools"), case.thinking)
     sampled = [*prompt, *case.tokenizer.encode(generated)]
     rendered = case.tokenizer.encode(case.rendered.removesuffix("\n"))
     assert (sampled == rendered) is wanted
@@ -184,9 +222,10 @@ _CHECKS: dict[str, Callable[[_Case, Any], None]] = {
     "rendered_not_contains": _each(lambda case, text: text not in case.rendered),
     "raw_rendered": _equal(lambda case: case.raw),
     "raw_rendered_has": _each(lambda case, text: text in case.raw),
+    "raw_template_error": _raw_error,
     "loss_mask_text_spans": _spans,
     "loss_mask_text_spans_if_all_turns": lambda case, wanted: _equal(lambda one: one.span_texts("all"))(case, wanted),
-    "masked_span_count": lambda case, wanted: isinstance(case.masked, TemplateFault) or _equal(lambda one: len(one.row.spans()))(case, wanted),
+    "masked_span_count": _span_count,
     "text_never_masked_1": _never_masked,
     "or_row_status": _rejection_allowed,
     "row_status": _status,
@@ -210,6 +249,8 @@ _CHECKS: dict[str, Callable[[_Case, Any], None]] = {
     "len_loss_mask": _equal(lambda case: len(case.row.loss_mask)),
     "len_loss_mask_equals_len_input_ids": _equal(lambda case: len(case.row.loss_mask) == len(case.row.input_ids)),
     # Said in words: token i itself was generated. The first supervised token is the first one after the prompt's last.
-    "mask_marks": lambda case, _words: _equal(lambda one: one.row.spans()[0][0])(case, len(case.tokenizer.encode_prompt(case.messages[:-1], None, True))),
+    "mask_marks": lambda case, _words: _equal(lambda one: one.row.spans()[0][0])(
+        case, len(case.tokenizer.encode_prompt(case.messages[:-1], None, True))
+    ),
     "mask_at_last_prompt_token": _equal(lambda case: int(case.row.loss_mask[case.row.spans()[0][0] - 1])),
 }

@@ -16,7 +16,14 @@ import pytest
 from tests.support.cases import NotHandled
 
 FOLDER = Path(os.environ.get("DFLASH_CASES") or Path(__file__).parent / "data")
-HANDLERS = ("handlers_sources", "handlers_validation", "handlers_training_set", "handlers_tokens", "handlers_generation", "handlers_servers")
+HANDLERS = (
+    "handlers_sources",
+    "handlers_validation",
+    "handlers_training_set",
+    "handlers_tokens",
+    "handlers_generation",
+    "handlers_servers",
+)
 
 
 def rows() -> list[Any]:

@@ -62,9 +62,7 @@ def test_every_source_row_is_in_the_ledger_once(done: Project) -> None:
 
 
 def test_training_rows_are_the_exact_ids(done: Project) -> None:
-    completions = {
-        row["event_id"]: row for name in done.manifest() if name.startswith("completions/") for row in table(done, name)
-    }
+    completions = {row["event_id"]: row for name in done.manifest() if name.startswith("completions/") for row in table(done, name)}
     rows = training_rows(done)
     assert rows
     for row in rows:
@@ -103,7 +101,9 @@ def test_a_second_run_asks_for_nothing(done: Project) -> None:
 
 def test_a_changed_rule_validates_again_and_asks_for_nothing(done: Project, server: str) -> None:
     before = done.manifest()
-    done.write(recipe_data(engine(server), validation={"rules": {"output_tokens_range": {"severity": "soft", "parameters": {"minimum": 1}}}}))
+    done.write(
+        recipe_data(engine(server), validation={"rules": {"output_tokens_range": {"severity": "soft", "parameters": {"minimum": 1}}}})
+    )
     try:
         assert done.command("run", "r.yaml").returncode == 0
         after = done.manifest()

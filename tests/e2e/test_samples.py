@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from tests.support.project import Project, recipe_data, simulator
 
 SAMPLES = os.environ.get("DFLASH_SAMPLES")
@@ -20,7 +21,12 @@ SOURCES: list[dict[str, Any]] = [
     {"name": "hermes", "format": "hermes", "path": "datasets/hermes_function_calling_v1_card_rows.jsonl"},
     {"name": "metamath", "format": "metamathqa", "path": "datasets/metamathqa_rows.jsonl"},
     {"name": "infinity", "format": "sharegpt", "path": "datasets/infinity_instruct_rows.jsonl"},
-    {"name": "codefeedback", "format": "question_answer", "path": "datasets/codefeedback_filtered_instruction_rows.jsonl", "options": {"question": "query"}},
+    {
+        "name": "codefeedback",
+        "format": "question_answer",
+        "path": "datasets/codefeedback_filtered_instruction_rows.jsonl",
+        "options": {"question": "query"},
+    },
     {"name": "http_chat", "format": "http", "path": "http/raw_openai_chat_completions.jsonl", "redaction": "strict"},
     {"name": "http_responses", "format": "http", "path": "http/raw_openai_responses.jsonl", "redaction": "strict"},
     {"name": "http_anthropic", "format": "http", "path": "http/raw_anthropic_messages.jsonl", "redaction": "strict"},

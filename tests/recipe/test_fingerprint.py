@@ -72,6 +72,8 @@ def test_a_field_and_what_it_makes_stale(path: str, value: object, stale: set[st
 
 def test_server_addresses_make_nothing_stale() -> None:
     def fleet(url: str) -> Recipe:
-        return Recipe.model_validate({**BASE, "generation": {**BASE["generation"], "engine": {"kind": "sglang", "servers": [{"url": url}]}}})
+        return Recipe.model_validate(
+            {**BASE, "generation": {**BASE["generation"], "engine": {"kind": "sglang", "servers": [{"url": url}]}}}
+        )
 
     assert fingerprints(fleet("http://a:1")) == fingerprints(fleet("http://b:2"))

@@ -24,7 +24,9 @@ def test_every_missing_revision_is_written_and_comments_stay(tmp_path: Path) -> 
     path.write_text(TEXT)
     pinned, unset = pin_recipe(path, lambda kind, repo: SHA[repo])
     assert [(found.field, found.revision[0]) for found in pinned] == [
-        ("sources[one].hub.revision", "a"), ("sources[two].hub.revision", "b"), ("target_model.revision", "d"),
+        ("sources[one].hub.revision", "a"),
+        ("sources[two].hub.revision", "b"),
+        ("target_model.revision", "d"),
     ]
     assert unset == []
     recipe = load_recipe(path)

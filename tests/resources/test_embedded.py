@@ -87,8 +87,14 @@ def _ask(shared: _Shared, *requests):
 
 
 QUESTIONS = [
-    "What is the capital of France?", "Name three colours.", "Write one sentence about rivers.", "What is 2 + 2?",
-    "Who wrote Hamlet?", "Say something about winter.", "Give a synonym of fast.", "What do bees make?",
+    "What is the capital of France?",
+    "Name three colours.",
+    "Write one sentence about rivers.",
+    "What is 2 + 2?",
+    "Who wrote Hamlet?",
+    "Say something about winter.",
+    "Give a synonym of fast.",
+    "What do bees make?",
 ]
 
 
@@ -127,7 +133,8 @@ def test_ids_that_no_model_has_are_refused(shared: _Shared, tokenizer: TargetTok
 def test_a_request_id_in_use_is_refused(shared: _Shared, tokenizer: TargetTokenizer) -> None:
     async def work():
         return await asyncio.gather(
-            *(shared.engine.generate(request(tokenizer, max_tokens=12, request_id="contract-twice")) for _ in range(2)), return_exceptions=True
+            *(shared.engine.generate(request(tokenizer, max_tokens=12, request_id="contract-twice")) for _ in range(2)),
+            return_exceptions=True,
         )
 
     first, second = shared.loop.run_until_complete(work())

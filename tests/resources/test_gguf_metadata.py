@@ -18,11 +18,18 @@ def pair(key: str, kind: int, value: bytes) -> bytes:
     return text(key) + struct.pack("<I", kind) + value
 
 
-WHOLE = b"".join([
-    b"GGUF", struct.pack("<IQQ", 3, 0, 6),
-    pair("name", 8, text("Grüße")), pair("count", 4, struct.pack("<I", 7)), pair("rate", 6, struct.pack("<f", 0.5)), pair("on", 7, b"\1"),
-    pair("ids", 9, struct.pack("<IQ", 5, 3) + struct.pack("<3i", 1, -2, 3)), pair("words", 9, struct.pack("<IQ", 8, 2) + text("a") + text("")),
-])
+WHOLE = b"".join(
+    [
+        b"GGUF",
+        struct.pack("<IQQ", 3, 0, 6),
+        pair("name", 8, text("Grüße")),
+        pair("count", 4, struct.pack("<I", 7)),
+        pair("rate", 6, struct.pack("<f", 0.5)),
+        pair("on", 7, b"\1"),
+        pair("ids", 9, struct.pack("<IQ", 5, 3) + struct.pack("<3i", 1, -2, 3)),
+        pair("words", 9, struct.pack("<IQ", 8, 2) + text("a") + text("")),
+    ]
+)
 
 
 def read(data: bytes) -> dict[str, Any]:
@@ -46,7 +53,7 @@ def test_a_file_cut_anywhere_is_an_error(cut: int) -> None:
 @given(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=12))
 def test_damage_is_an_error_or_other_values_and_nothing_else(place: int, noise: bytes) -> None:
     try:
-        found = read(WHOLE[:place] + noise + WHOLE[place + len(noise):])
+        found = read(WHOLE[:place] + noise + WHOLE[place + len(noise) :])
     except GgufError:
         return
     assert isinstance(found, dict)

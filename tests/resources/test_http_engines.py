@@ -59,7 +59,9 @@ class TestOpenAIChatWithoutIds(_Simulated):
     exact = False
 
 
-def ask(make: Make, script: list[dict[str, Any]] | None = None, *, settings: ServerSettings | None = None, **changes: Any) -> GenerationReply:
+def ask(
+    make: Make, script: list[dict[str, Any]] | None = None, *, settings: ServerSettings | None = None, **changes: Any
+) -> GenerationReply:
     """One request to a simulated server that plays a script."""
 
     async def run(url: str) -> GenerationReply:
@@ -88,32 +90,40 @@ both = pytest.mark.parametrize("make", [sglang, chat])
 
 
 @both
-@pytest.mark.parametrize(("step", "kind", "says"), [
-    (_refusal(400, "The input (70 tokens) is longer than the model's context length (64 tokens)."), "context_length", "70 tokens"),
-    (_refusal(400, "1500 input tokens plus 3000 completion tokens are above the context length of 4096."), "context_length", "4096"),
-    ({"status": 400, "json": {"object": "error", "message": "Duplicate request ID detected: x"}}, "bad_request", "Duplicate"),
-    ({"status": 401, "json": {"error": {"message": "Unauthorized"}}}, "unauthorised", "Unauthorized"),
-    ({"status": 403, "text": "no"}, "unauthorised", "403"),
-    ({"status": 404, "json": {"detail": "Not Found"}}, "bad_request", "Not Found"),
-    ({"status": 429, "headers": {"Retry-After": "2"}, "json": {"error": {"message": "busy"}}}, "busy", "busy"),
-    ({"status": 503, "json": {"object": "error", "message": "The request queue is full."}}, "busy", "queue is full"),
-    ({"status": 503, "json": {"object": "error", "message": "Request running timeout reached."}}, "server_error", "timeout reached"),
-    ({"status": 500, "text": "Internal Server Error"}, "server_error", "Internal Server Error"),
-    ({"status": 502, "text": "<html><h1>502 Bad Gateway</h1></html>"}, "server_error", "502 Bad Gateway"),
-    ({"status": 302, "headers": {"Location": "/login"}, "text": ""}, "bad_body", "302"),
-    ({"status": 200, "headers": {"Content-Type": "text/html"}, "text": "<html><h1>502 Bad Gateway</h1></html>"}, "bad_body", "HTML page.*502 Bad"),
-    ({"status": 200, "json": {"object": "error", "message": "internal", "code": 500}}, "bad_body", "internal"),
-    ({"status": 200, "json": {"error": {"message": "overloaded"}}}, "bad_body", "overloaded"),
-    ({"status": 200, "json": {"choices": []}}, "bad_body", "unusable"),
-    ({"status": 200, "json": {"choices": [{"index": 0, "message": None, "finish_reason": "stop"}]}}, "bad_body", "unusable"),
-    ({"status": 200, "json": []}, "bad_body", "unusable"),
-    ({"status": 200, "json": None}, "bad_body", "unusable"),
-    ({"status": 200, "text": ""}, "bad_body", "no JSON"),
-    ({"status": 200, "text": "data: {\"choices\": []}\n\ndata: [DONE]\n\n"}, "bad_body", "event stream"),
-    ({"status": 200, "text": "{\"choices\": [{\"index\": 0, \"mess"}, "bad_body", "no JSON"),
-    ({"status": 200, "content_length_extra": 50, "json": {"choices": []}, "then": "close"}, "disconnected", "cut"),
-    ({"status": 200, "send_bytes_of_json": 5, "json": {"choices": []}, "then": "close"}, "disconnected", "cut"),
-], ids=lambda value: str(value)[:40] if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("step", "kind", "says"),
+    [
+        (_refusal(400, "The input (70 tokens) is longer than the model's context length (64 tokens)."), "context_length", "70 tokens"),
+        (_refusal(400, "1500 input tokens plus 3000 completion tokens are above the context length of 4096."), "context_length", "4096"),
+        ({"status": 400, "json": {"object": "error", "message": "Duplicate request ID detected: x"}}, "bad_request", "Duplicate"),
+        ({"status": 401, "json": {"error": {"message": "Unauthorized"}}}, "unauthorised", "Unauthorized"),
+        ({"status": 403, "text": "no"}, "unauthorised", "403"),
+        ({"status": 404, "json": {"detail": "Not Found"}}, "bad_request", "Not Found"),
+        ({"status": 429, "headers": {"Retry-After": "2"}, "json": {"error": {"message": "busy"}}}, "busy", "busy"),
+        ({"status": 503, "json": {"object": "error", "message": "The request queue is full."}}, "busy", "queue is full"),
+        ({"status": 503, "json": {"object": "error", "message": "Request running timeout reached."}}, "server_error", "timeout reached"),
+        ({"status": 500, "text": "Internal Server Error"}, "server_error", "Internal Server Error"),
+        ({"status": 502, "text": "<html><h1>502 Bad Gateway</h1></html>"}, "server_error", "502 Bad Gateway"),
+        ({"status": 302, "headers": {"Location": "/login"}, "text": ""}, "bad_body", "302"),
+        (
+            {"status": 200, "headers": {"Content-Type": "text/html"}, "text": "<html><h1>502 Bad Gateway</h1></html>"},
+            "bad_body",
+            "HTML page.*502 Bad",
+        ),
+        ({"status": 200, "json": {"object": "error", "message": "internal", "code": 500}}, "bad_body", "internal"),
+        ({"status": 200, "json": {"error": {"message": "overloaded"}}}, "bad_body", "overloaded"),
+        ({"status": 200, "json": {"choices": []}}, "bad_body", "unusable"),
+        ({"status": 200, "json": {"choices": [{"index": 0, "message": None, "finish_reason": "stop"}]}}, "bad_body", "unusable"),
+        ({"status": 200, "json": []}, "bad_body", "unusable"),
+        ({"status": 200, "json": None}, "bad_body", "unusable"),
+        ({"status": 200, "text": ""}, "bad_body", "no JSON"),
+        ({"status": 200, "text": 'data: {"choices": []}\n\ndata: [DONE]\n\n'}, "bad_body", "event stream"),
+        ({"status": 200, "text": '{"choices": [{"index": 0, "mess'}, "bad_body", "no JSON"),
+        ({"status": 200, "content_length_extra": 50, "json": {"choices": []}, "then": "close"}, "disconnected", "cut"),
+        ({"status": 200, "send_bytes_of_json": 5, "json": {"choices": []}, "then": "close"}, "disconnected", "cut"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
 def test_what_is_no_reply(make: Make, step: dict[str, Any], kind: str, says: str) -> None:
     error = failed(make, [step])
     assert error.kind == kind
@@ -282,8 +292,18 @@ class TestSglangDetails:
         assert body["stream"] is False
         assert body["input_ids"] == list(request(small_tokenizer()).prompt_ids)
         assert body["sampling_params"] == {
-            "max_new_tokens": 7, "temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0,
-            "stop_token_ids": [0, 2], "no_stop_trim": True, "skip_special_tokens": False, "spaces_between_special_tokens": False, "sampling_seed": 3,
+            "max_new_tokens": 7,
+            "temperature": 0.5,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "stop_token_ids": [0, 2],
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+            "sampling_seed": 3,
         }
 
     def test_an_older_server_has_other_names(self) -> None:
@@ -305,10 +325,17 @@ class TestSglangDetails:
         reply = ask(sglang, [{"on": "POST /generate", "text": _raw({"type": "stop", "matched": "NaN happened"}, "", [])}])
         assert (reply.finish_reason, reply.matched_stop) == ("stop", "NaN happened")
 
-    @pytest.mark.parametrize("body", ['{"text": "a", "output_ids": ["x"], "meta_info": {"finish_reason": {"type": "stop"}}}',
-                                      '{"text": null, "output_ids": [1], "meta_info": {"finish_reason": {"type": "stop"}}}',
-                                      '{"text": "a", "output_ids": [1], "meta_info": {"finish_reason": null}}', '{"text": "a", "output_ids": [1]}',
-                                      '{"text": "a", "output_ids": [1], "meta_info": {"finish_reason": {"type": "new"}}}', '[{"text": "a"}]'])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            '{"text": "a", "output_ids": ["x"], "meta_info": {"finish_reason": {"type": "stop"}}}',
+            '{"text": null, "output_ids": [1], "meta_info": {"finish_reason": {"type": "stop"}}}',
+            '{"text": "a", "output_ids": [1], "meta_info": {"finish_reason": null}}',
+            '{"text": "a", "output_ids": [1]}',
+            '{"text": "a", "output_ids": [1], "meta_info": {"finish_reason": {"type": "new"}}}',
+            '[{"text": "a"}]',
+        ],
+    )
     def test_bodies_without_an_answer(self, body: str) -> None:
         assert failed(sglang, [{"on": "POST /generate", "text": body}]).kind == "bad_body"
 
@@ -333,7 +360,9 @@ class TestSglangDetails:
         async def run(url: str) -> list[Any]:
             engine = sglang(url)
             await engine.start()
-            replies = await asyncio.gather(*(engine.generate(request(small_tokenizer(), max_tokens=20)) for _ in range(8)), return_exceptions=True)
+            replies = await asyncio.gather(
+                *(engine.generate(request(small_tokenizer(), max_tokens=20)) for _ in range(8)), return_exceptions=True
+            )
             await engine.close()
             return list(replies)
 
@@ -346,7 +375,9 @@ class TestSglangDetails:
 def _raw(finish: dict[str, Any], text: str, ids: list[int]) -> str:
     import orjson
 
-    return orjson.dumps({"text": text, "output_ids": ids, "meta_info": {"finish_reason": finish, "prompt_tokens": 3, "completion_tokens": len(ids)}}).decode()
+    return orjson.dumps(
+        {"text": text, "output_ids": ids, "meta_info": {"finish_reason": finish, "prompt_tokens": 3, "completion_tokens": len(ids)}}
+    ).decode()
 
 
 def _choice(message: dict[str, Any], finish: str = "stop", **more: Any) -> dict[str, Any]:
@@ -359,15 +390,20 @@ class TestChatDetails:
             engine = chat(url)
             await engine.start()
             for thinking in (True, False):
-                await engine.generate(replace(
-                    request(small_tokenizer(), thinking=thinking), template_kwargs_json='{"preserve_thinking":true}',
-                    tools_json='[{"type":"function","function":{"name":"f","parameters":{}}}]',
-                ))
+                await engine.generate(
+                    replace(
+                        request(small_tokenizer(), thinking=thinking),
+                        template_kwargs_json='{"preserve_thinking":true}',
+                        tools_json='[{"type":"function","function":{"name":"f","parameters":{}}}]',
+                    )
+                )
             await engine.close()
 
         with simulated() as (url, server):
             asyncio.run(run(url))
-        assert [body["chat_template_kwargs"] for body in server.bodies] == [{"preserve_thinking": True, "enable_thinking": on} for on in (True, False)]
+        assert [body["chat_template_kwargs"] for body in server.bodies] == [
+            {"preserve_thinking": True, "enable_thinking": on} for on in (True, False)
+        ]
         assert all(body["tools"][0]["function"]["name"] == "f" and body["top_k"] == -1 and body["min_p"] == 0.0 for body in server.bodies)
 
     def test_ids_under_either_name(self) -> None:

@@ -14,8 +14,16 @@ import torch  # noqa: TID253 - this file runs in SGLang's own environment
 
 VERSION = "0.5.23"
 CPU_FLAGS = (
-    "--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule", "--max-total-tokens", "65536",
-    "--skip-server-warmup", "--sleep-on-idle", "--enable-metrics",
+    "--device",
+    "cpu",
+    "--attention-backend",
+    "torch_native",
+    "--disable-overlap-schedule",
+    "--max-total-tokens",
+    "65536",
+    "--skip-server-warmup",
+    "--sleep-on-idle",
+    "--enable-metrics",
 )
 
 # Two operators that a torchvision without its compiled half expects at import. At module level, since the server's

@@ -45,8 +45,18 @@ def url(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("sglang") / "server.log"
     command = [
-        str(environment / "bin" / "python"), str(HERE / "serve.py"), "--model-path", str(environment / "model"), "--port", str(port),
-        "--served-model-name", NAME, "--reasoning-parser", "qwen3", "--tool-call-parser", "qwen3_coder",
+        str(environment / "bin" / "python"),
+        str(HERE / "serve.py"),
+        "--model-path",
+        str(environment / "model"),
+        "--port",
+        str(port),
+        "--served-model-name",
+        NAME,
+        "--reasoning-parser",
+        "qwen3",
+        "--tool-call-parser",
+        "qwen3_coder",
     ]
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, cwd=log.parent)
@@ -123,7 +133,11 @@ CONVERSATIONS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "hi"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "日本語 & 🙂\n\n\tcode"}],
     [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}],
-    [{"role": "user", "content": "use it"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "content": "{\"a\": 1}"}],
+    [
+        {"role": "user", "content": "use it"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": '{"a": 1}'},
+    ],
 ]
 
 
@@ -134,7 +148,10 @@ def tokenized(url: str, messages: list[dict[str, Any]], tools: Any) -> list[int]
         server = HttpServer(url)
         await server.open()
         try:
-            sent = [{**message, **({"tool_calls": [_wire(call) for call in message["tool_calls"]]} if "tool_calls" in message else {})} for message in messages]
+            sent = [
+                {**message, **({"tool_calls": [_wire(call) for call in message["tool_calls"]]} if "tool_calls" in message else {})}
+                for message in messages
+            ]
             reply = await server.post("/v1/tokenize", {"model": NAME, "messages": sent, **({"tools": tools} if tools else {})}, 60.0)
         finally:
             await server.close()

@@ -20,8 +20,17 @@ def main(tokenizer: Path, target: Path) -> None:
 
     torch.manual_seed(0)
     config = Qwen3Config(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
-        tie_word_embeddings=True, vocab_size=151936, eos_token_id=IM_END, pad_token_id=END_OF_TEXT, bos_token_id=END_OF_TEXT,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        tie_word_embeddings=True,
+        vocab_size=151936,
+        eos_token_id=IM_END,
+        pad_token_id=END_OF_TEXT,
+        bos_token_id=END_OF_TEXT,
         max_position_embeddings=4096,
     )
     model = Qwen3ForCausalLM(config).to(torch.bfloat16)

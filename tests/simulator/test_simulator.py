@@ -40,17 +40,39 @@ def url() -> Iterator[str]:
 
 
 # Recorded from the real server, context 4096 there.
-@pytest.mark.parametrize(("route", "body", "expected"), [
-    ("/generate", {"sampling_params": PARAMETERS}, {"error": {"message": "Either text, input_ids or input_embeds should be provided."}}),
-    ("/generate", {"input_ids": [], "sampling_params": PARAMETERS}, {"error": {"message": "input_ids cannot be empty."}}),
-    ("/generate", {"input_ids": [5] * 300, "sampling_params": PARAMETERS}, {"error": {
-        "message": "The input (300 tokens) is longer than the model's context length (256 tokens)."}}),
-    ("/generate", {"input_ids": [5] * 5, "sampling_params": {"max_new_tokens": 300}}, {"error": {"message": (
-        "Requested token count exceeds the model's maximum context length of 256 tokens. You requested a total of 305 tokens: 5 tokens from the input messages "
-        "and 300 tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit.")}}),
-    ("/v1/chat/completions", {"model": "x", "messages": []}, {
-        "object": "error", "message": "Messages cannot be empty.", "type": "BadRequestError", "param": None, "code": 400}),
-])
+@pytest.mark.parametrize(
+    ("route", "body", "expected"),
+    [
+        (
+            "/generate",
+            {"sampling_params": PARAMETERS},
+            {"error": {"message": "Either text, input_ids or input_embeds should be provided."}},
+        ),
+        ("/generate", {"input_ids": [], "sampling_params": PARAMETERS}, {"error": {"message": "input_ids cannot be empty."}}),
+        (
+            "/generate",
+            {"input_ids": [5] * 300, "sampling_params": PARAMETERS},
+            {"error": {"message": "The input (300 tokens) is longer than the model's context length (256 tokens)."}},
+        ),
+        (
+            "/generate",
+            {"input_ids": [5] * 5, "sampling_params": {"max_new_tokens": 300}},
+            {
+                "error": {
+                    "message": (
+                        "Requested token count exceeds the model's maximum context length of 256 tokens. You requested a total of 305 tokens: 5 tokens from the input messages "
+                        "and 300 tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit."
+                    )
+                }
+            },
+        ),
+        (
+            "/v1/chat/completions",
+            {"model": "x", "messages": []},
+            {"object": "error", "message": "Messages cannot be empty.", "type": "BadRequestError", "param": None, "code": 400},
+        ),
+    ],
+)
 def test_refusals(url: str, route: str, body: dict[str, Any], expected: dict[str, Any]) -> None:
     assert call(url + route, body) == (400, expected)
 
@@ -65,9 +87,14 @@ def test_generate_has_the_fields_of_the_real_reply(url: str) -> None:
 
 
 def test_text_is_trimmed_unless_asked_and_ids_never(url: str) -> None:
-    body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 200, "stop_token_ids": [answer_book().answer([1, 2, 3], seed=None, stop=2)[4]]}}
+    body = {
+        "input_ids": [1, 2, 3],
+        "sampling_params": {"max_new_tokens": 200, "stop_token_ids": [answer_book().answer([1, 2, 3], seed=None, stop=2)[4]]},
+    }
     _, trimmed = call(url + "/generate", body)
-    _, whole = call(url + "/generate", {**body, "sampling_params": {**body["sampling_params"], "no_stop_trim": True, "skip_special_tokens": False}})
+    _, whole = call(
+        url + "/generate", {**body, "sampling_params": {**body["sampling_params"], "no_stop_trim": True, "skip_special_tokens": False}}
+    )
     assert trimmed["output_ids"] == whole["output_ids"]
     assert len(whole["output_ids"]) == 5
     assert whole["text"].startswith(trimmed["text"])
@@ -77,13 +104,23 @@ def test_text_is_trimmed_unless_asked_and_ids_never(url: str) -> None:
 
 def test_chat_and_generate_answer_alike(url: str) -> None:
     messages = [{"role": "user", "content": "hi"}]
-    _, chat = call(url + "/v1/chat/completions", {
-        "model": "anything", "messages": messages, "max_tokens": 5, "return_token_ids": True, "no_stop_trim": True, "skip_special_tokens": False,
-    })
+    _, chat = call(
+        url + "/v1/chat/completions",
+        {
+            "model": "anything",
+            "messages": messages,
+            "max_tokens": 5,
+            "return_token_ids": True,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+        },
+    )
     [choice] = chat["choices"]
     assert chat["model"] == "anything"
     assert set(choice) == {"index", "message", "logprobs", "finish_reason", "matched_stop", "prompt_token_ids", "response_token_ids"}
-    _, generated = call(url + "/generate", {"input_ids": choice["prompt_token_ids"], "sampling_params": {**PARAMETERS, "max_new_tokens": 5}})
+    _, generated = call(
+        url + "/generate", {"input_ids": choice["prompt_token_ids"], "sampling_params": {**PARAMETERS, "max_new_tokens": 5}}
+    )
     assert generated["output_ids"] == choice["response_token_ids"]
     assert generated["text"] == choice["message"]["content"]
     _, tokens = call(url + "/v1/tokenize", {"model": "x", "messages": messages})
@@ -163,7 +200,9 @@ def test_an_open_thought_is_closed() -> None:
 
 
 def test_it_is_a_command() -> None:
-    process = subprocess.Popen([sys.executable, "-m", "dflash_assets.simulator", "--port", "0", "--mean-tokens", "10"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dflash_assets.simulator", "--port", "0", "--mean-tokens", "10"], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         address = process.stdout.readline().rsplit(" ", 1)[1].strip()

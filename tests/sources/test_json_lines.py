@@ -125,6 +125,15 @@ def test_an_oversized_line_is_skipped_not_kept(monkeypatch: pytest.MonkeyPatch) 
     assert len(found[0].raw) < 300
 
 
+@pytest.mark.parametrize("chunk", [1, 4, 1 << 20])
+@pytest.mark.parametrize("tail", [b"x", b'\n[{"a": 2}]', b'  \n {"a": 2}'])
+def test_what_follows_an_array_is_one_rejection(tail: bytes, chunk: int) -> None:
+    found = array(b'[{"a": 1}]' + tail, chunk)
+    assert [record.value for record in found] == [{"a": 1}, {}]
+    assert reason(found[1]) == "json_decode_error"
+    assert [record.value for record in array(b'[{"a": 1}] \n\n', chunk)] == [{"a": 1}]
+
+
 def test_one_broken_element_does_not_end_an_array() -> None:
     found = array(b'[{"a": 1}, {"a": tru}, 42, "text", {"a": "\xff"}, {"a": 3}]')
     assert [reason(record) for record in found] == [None, "json_decode_error", "schema_mismatch", "schema_mismatch", None, None]

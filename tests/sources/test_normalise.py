@@ -110,6 +110,27 @@ def test_missing_ids_are_made_and_paired_by_position() -> None:
     assert "tool_ids_synthesised" in done.flags
 
 
+def test_results_of_calls_with_one_id_go_by_position() -> None:
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call("a"), call("a")]}, tool("1", "a"), tool("2", "a")]
+    done = canonical(Draft(messages))
+    ids = [item["id"] for item in done.messages[1]["tool_calls"]]
+    assert [(message["tool_call_id"], message["content"]) for message in done.messages[2:]] == [(ids[0], "1"), (ids[1], "2")]
+    assert len(set(ids)) == 2
+
+
+def test_numbers_as_ids_still_say_which_call_is_answered() -> None:
+    calls = [{**call(None), "id": 7}, {**call(None), "id": 8}]
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {**tool("eight"), "tool_call_id": 8},
+        {**tool("seven"), "tool_call_id": 7},
+    ]
+    done = canonical(Draft(messages))
+    assert [(message["tool_call_id"], message["content"]) for message in done.messages[2:]] == [("7", "seven"), ("8", "eight")]
+    assert {"tool_ids_as_text", "tool_results_reordered"} <= done.flags
+
+
 def test_arguments_keep_key_order_and_big_integers() -> None:
     arguments = {"z": 1, "a": 2**64}
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call("a", arguments=arguments)]}, tool("r", "a")]

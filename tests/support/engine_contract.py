@@ -21,18 +21,29 @@ Result = TypeVar("Result")
 
 
 def request(
-    tokenizer: TargetTokenizer, text: str = "Say hello.", *, max_tokens: int = 16, temperature: float = 0.0, seed: int | None = None,
-    deadline: float = 120.0, stop: tuple[int, ...] | None = None, request_id: str | None = None, thinking: bool = False,
+    tokenizer: TargetTokenizer,
+    text: str = "Say hello.",
+    *,
+    max_tokens: int = 16,
+    temperature: float = 0.0,
+    seed: int | None = None,
+    deadline: float = 120.0,
+    stop: tuple[int, ...] | None = None,
+    request_id: str | None = None,
+    thinking: bool = False,
 ) -> GenerationRequest:
     """A request for one user turn; greedy unless said otherwise."""
     from dflash_assets.tables import canonical_json
 
     messages = [{"role": "user", "content": text}]
     return GenerationRequest(
-        request_id=request_id or f"contract-{next(_numbers):08d}", prompt_ids=tuple(tokenizer.encode_prompt(messages, None, thinking)),
+        request_id=request_id or f"contract-{next(_numbers):08d}",
+        prompt_ids=tuple(tokenizer.encode_prompt(messages, None, thinking)),
         sampling=SamplingParameters(max_tokens=max_tokens, temperature=temperature, seed=seed),
-        stop_token_ids=tokenizer.stop_token_ids if stop is None else stop, deadline_seconds=deadline,
-        messages_json=canonical_json(messages), thinking=thinking,
+        stop_token_ids=tokenizer.stop_token_ids if stop is None else stop,
+        deadline_seconds=deadline,
+        messages_json=canonical_json(messages),
+        thinking=thinking,
     )
 
 
@@ -116,7 +127,9 @@ class EngineContract:
         replies = self.ask(make_engine, *requests)
         for asked, reply in zip(requests, replies, strict=True):
             assert reply.prompt_tokens == len(asked.prompt_ids)
-            assert reply.completion_tokens == asked.sampling.max_tokens if reply.finish_reason == "length" else reply.finish_reason == "stop"
+            assert (
+                reply.completion_tokens == asked.sampling.max_tokens if reply.finish_reason == "length" else reply.finish_reason == "stop"
+            )
         assert len({reply.completion_tokens for reply in replies if reply.finish_reason == "length"}) > 3
 
     def test_late_requests_join(self, make_engine: Callable[[], Engine], tokenizer: TargetTokenizer) -> None:
@@ -159,7 +172,10 @@ class EngineContract:
 
     def test_abort_ends_a_request_early(self, make_engine: Callable[[], Engine], tokenizer: TargetTokenizer) -> None:
         async def work(engine: Engine, _info: EngineInfo) -> None:
-            kept, dropped = self.endless(tokenizer, request_id="contract-abort-00000001"), self.endless(tokenizer, request_id="contract-abort-00000010")
+            kept, dropped = (
+                self.endless(tokenizer, request_id="contract-abort-00000001"),
+                self.endless(tokenizer, request_id="contract-abort-00000010"),
+            )
             other = asyncio.create_task(engine.generate(kept))
             task = asyncio.create_task(engine.generate(dropped))
             await self.until(lambda: _count(engine), 2)

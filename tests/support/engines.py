@@ -45,7 +45,7 @@ class ScriptedEngine:
 
     async def generate(self, request: GenerationRequest) -> GenerationReply:
         if self.dead:
-            raise EngineError("disconnected", f"{self.name}: connection refused")
+            raise EngineError("disconnected", f"{self.name}: connection refused", refused=True)
         self.seen.append(request)
         tries = self.tries.get(request.prompt_ids, 0)
         self.tries[request.prompt_ids] = tries + 1

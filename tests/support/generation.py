@@ -8,8 +8,8 @@ from pathlib import Path
 from dflash_assets.generation.outcomes import AnswerRules
 from dflash_assets.generation.requests import key_facts
 from dflash_assets.generation.run import Generation, GenerationRun
+from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.shards import ShardFacts, ShardOutcome, ShardPlan, Shards
-from dflash_assets.generation.window import WindowSettings
 from dflash_assets.resources.engines.base import Engine, SamplingParameters
 from dflash_assets.resources.store import DirectoryStore
 from dflash_assets.rows import SHARD_PROMPT
@@ -19,9 +19,19 @@ from tests.support.engines import STOP
 
 def prompt_row(number: int, shard: int) -> dict[str, object]:
     return {
-        "prompt_id": f"p{number:05d}", "source": "maths" if number % 2 else "code", "source_row": f"f.jsonl:{number}", "source_revision": "r",
-        "messages_json": f'[{{"content":"question {number}","role":"user"}}]', "tools_json": None, "category": "general", "language": "en",
-        "thinking": False, "prompt_tokens": 3, "flags": [], "prompt_ids": [1, number + 3, 5], "shard": shard,
+        "prompt_id": f"p{number:05d}",
+        "source": "maths" if number % 2 else "code",
+        "source_row": f"f.jsonl:{number}",
+        "source_revision": "r",
+        "messages_json": f'[{{"content":"question {number}","role":"user"}}]',
+        "tools_json": None,
+        "category": "general",
+        "language": "en",
+        "thinking": False,
+        "prompt_tokens": 3,
+        "flags": [],
+        "prompt_ids": [1, number + 3, 5],
+        "shard": shard,
     }
 
 
@@ -37,8 +47,14 @@ def write_shards(folder: Path, shards: int, size: int) -> list[ShardPlan]:
 
 def settings(**changes: object) -> WindowSettings:
     values: dict[str, object] = {
-        "sampling": SamplingParameters(max_tokens=64), "stop_token_ids": (STOP,), "rules": AnswerRules(frozenset({STOP}), 1000, None),
-        "template_kwargs_json": "{}", "max_attempts": 4, "open_prompts_per_slot": 16, "deadline_seconds": 10.0, "give_up_seconds": 600.0,
+        "sampling": SamplingParameters(max_tokens=64),
+        "stop_token_ids": (STOP,),
+        "rules": AnswerRules(frozenset({STOP}), 1000, None),
+        "template_kwargs_json": "{}",
+        "max_attempts": 4,
+        "open_prompts_per_slot": 16,
+        "deadline_seconds": 10.0,
+        "give_up_seconds": 600.0,
         "drain_seconds": 1.0,
     }
     return WindowSettings(**{**values, **changes})  # type: ignore[arg-type]
@@ -46,18 +62,32 @@ def settings(**changes: object) -> WindowSettings:
 
 def facts(**changes: object) -> ShardFacts:
     values: dict[str, object] = {
-        "keys": key_facts({"model": "test-model", "sampling": {"max_tokens": 64}}, "template"), "samples": 1, "sampling_json": "{}",
-        "model": "test-model", "tokenizer_sha": "t", "template_sha": "template", "fingerprint": "f", "failure_limit": 0.01,
+        "keys": key_facts({"model": "test-model", "sampling": {"max_tokens": 64}}, "template"),
+        "samples": 1,
+        "sampling_json": "{}",
+        "model": "test-model",
+        "tokenizer_sha": "t",
+        "template_sha": "template",
+        "fingerprint": "f",
+        "failure_limit": 0.01,
     }
     return ShardFacts(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def make_run(
-    store: DirectoryStore, plans: Sequence[ShardPlan], engines: Sequence[Engine], *, window: WindowSettings | None = None,
-    shard_facts: ShardFacts | None = None, expected_model: str | None = "test-model",
+    store: DirectoryStore,
+    plans: Sequence[ShardPlan],
+    engines: Sequence[Engine],
+    *,
+    window: WindowSettings | None = None,
+    shard_facts: ShardFacts | None = None,
+    expected_model: str | None = "test-model",
 ) -> GenerationRun:
     generation = Generation(
-        store=store, settings=window or settings(), engines=lambda: [(engine, None) for engine in engines], expected_model=expected_model,
+        store=store,
+        settings=window or settings(),
+        engines=lambda: [(engine, None) for engine in engines],
+        expected_model=expected_model,
         samples=(shard_facts or facts()).samples,
     )
     return GenerationRun(generation, plans, lambda journal: Shards(store, journal, shard_facts or facts()))

@@ -54,14 +54,24 @@ class Project:
 
     def command(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "dflash_assets.cli.main", *arguments], cwd=self.folder, env=self.environment(), capture_output=True, text=True,
-            timeout=240, check=False, **kwargs,
+            [sys.executable, "-m", "dflash_assets.cli.main", *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            **kwargs,
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "dflash_assets.cli.main", *arguments], cwd=self.folder, env=self.environment(), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-m", "dflash_assets.cli.main", *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     def environment(self) -> dict[str, str]:
@@ -78,10 +88,13 @@ class Project:
 def make_project(folder: Path, recipe: dict[str, Any], *, rows: int = 40) -> Project:
     """`rows` chat rows and as many maths rows, a few faulty ones among them."""
     folder.mkdir(parents=True, exist_ok=True)
-    chat = [{"id": str(n), "conversations": [{"from": "human", "value": f"Tell me fact number {n} about rivers."}, {"from": "gpt", "value": "x"}]} for n in range(rows)]
+    turns = [[{"from": "human", "value": f"Tell me fact number {n} about rivers."}, {"from": "gpt", "value": "x"}] for n in range(rows)]
+    chat: list[dict[str, Any]] = [{"id": str(n), "conversations": conversation} for n, conversation in enumerate(turns)]
     chat.append({"id": "bad", "conversations": [{"from": "human", "value": None}]})
     chat.append(chat[0])
-    maths = [{"type": "GSM_AnsAug", "query": f"What is {n} plus {n + 1}?", "original_question": f"q{n}", "response": "y"} for n in range(rows)]
+    maths = [
+        {"type": "GSM_AnsAug", "query": f"What is {n} plus {n + 1}?", "original_question": f"q{n}", "response": "y"} for n in range(rows)
+    ]
     (folder / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chat) + '{"id": "torn", "conv')
     (folder / "maths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in maths))
     project = Project(folder)

@@ -6,6 +6,7 @@ The Qwen3.6 vocabulary is a tiktoken rank table; merges are recovered from it th
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 import importlib.util
 import json
@@ -17,19 +18,35 @@ import pytest
 
 from dflash_assets.recipe.model import TargetModel
 from dflash_assets.tokens.load import load_tokenizer
+from dflash_assets.tokens.template import ChatTemplate
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 
 PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEMPLATES = {
-    "Qwen3 (JSON calls)": "qwen3", "Qwen3.5 (4B+)": "qwen3_5_think", "Qwen3.5 (0.8B/2B)": "qwen3_5_nothink",
-    "Qwen3.6": "qwen3_6", "Qwen3.8": "qwen3_8",
+    "Qwen3 (JSON calls)": "qwen3",
+    "Qwen3.5 (4B+)": "qwen3_5_think",
+    "Qwen3.5 (0.8B/2B)": "qwen3_5_nothink",
+    "Qwen3.6": "qwen3_6",
+    "Qwen3.8": "qwen3_8",
 }
 """Names the recorded cases use -> file in trl's chat_templates."""
 # Added tokens of Qwen's tokenizer_config.json that are not flagged special: models read and write them as text.
-NOT_SPECIAL = frozenset({
-    "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
-    "<tool_response>", "</tool_response>", "<think>", "</think>",
-})
+NOT_SPECIAL = frozenset(
+    {
+        "<tool_call>",
+        "</tool_call>",
+        "<|fim_prefix|>",
+        "<|fim_middle|>",
+        "<|fim_suffix|>",
+        "<|fim_pad|>",
+        "<|repo_name|>",
+        "<|file_sep|>",
+        "<tool_response>",
+        "</tool_response>",
+        "<think>",
+        "</think>",
+    }
+)
 
 
 def _package(name: str) -> Path:
@@ -76,7 +93,9 @@ def build_tokenizer() -> Any:
         splits = [(token[:cut], token[cut:]) for cut in range(1, len(token)) if token[:cut] in ranks and token[cut:] in ranks]
         splits.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
         merges += [(text[left], text[right]) for left, right in splits]
-    tokenizer = Tokenizer(models.BPE(vocab={text[token]: rank for token, rank in ranks.items()}, merges=merges, fuse_unk=False, ignore_merges=True))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={text[token]: rank for token, rank in ranks.items()}, merges=merges, fuse_unk=False, ignore_merges=True)
+    )
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -106,7 +125,12 @@ def qwen_folder(template: str) -> Path:
     """A tokenizer folder as a model repository has it: tokenizer.json, tokenizer_config.json, generation_config.json."""
     folder = Path(tempfile.mkdtemp(prefix="qwen-tokenizer-"))
     (folder / "tokenizer.json").symlink_to(_folder() / "tokenizer.json")
-    config = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": template_text(template), "tokenizer_class": "PreTrainedTokenizerFast"}
+    config = {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": template_text(template),
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [248046, 248044]}), encoding="utf-8")
     return folder
@@ -114,8 +138,20 @@ def qwen_folder(template: str) -> Path:
 
 @functools.cache
 def qwen_tokenizer(template: str = "Qwen3.6", **template_kwargs: bool | int | str) -> TargetTokenizer:
-    """The Qwen3.6 vocabulary with one of the Qwen templates."""
+    """The Qwen3.6 vocabulary with one of the Qwen templates. It is read once: that takes a second, a template nothing."""
+    if template != "Qwen3.6" or template_kwargs:
+        base = qwen_tokenizer()
+        base.encode_with_offsets("")  # makes the copy for offsets, so that all templates share it
+        other = copy.copy(base)
+        other.__dict__.pop("_opens_think", None)
+        names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+        other.template = ChatTemplate(template_text(template), names, template_kwargs, where=template)
+        return other
     model = TargetModel(
-        name="Qwen/Qwen3.6-35B-A3B", family="qwen3_5", tokenizer=f"dir:{qwen_folder(template)}", template_kwargs=template_kwargs, context_length=32768
+        name="Qwen/Qwen3.6-35B-A3B",
+        family="qwen3_5",
+        tokenizer=f"dir:{qwen_folder(template)}",
+        template_kwargs=template_kwargs,
+        context_length=32768,
     )
     return load_tokenizer(model, Path())

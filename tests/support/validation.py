@@ -28,9 +28,12 @@ WORDS = tuple(_WORDS.split())
 SEARCH = {
     "type": "function",
     "function": {
-        "name": "search", "description": "Search.",
+        "name": "search",
+        "description": "Search.",
         "parameters": {
-            "type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["query"],
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+            "required": ["query"],
             "additionalProperties": False,
         },
     },
@@ -59,14 +62,30 @@ def context(family: str = "qwen3_5") -> ValidationContext:
 
 
 def event(
-    text: str, *, family: str = "qwen3_5", thinking: bool = True, finish_reason: str = "stop", tools: list[dict[str, Any]] | None = None, **fields: Any
+    text: str,
+    *,
+    family: str = "qwen3_5",
+    thinking: bool = True,
+    finish_reason: str = "stop",
+    tools: list[dict[str, Any]] | None = None,
+    **fields: Any,
 ) -> Event:
     """An event of a raw text, as it comes out of a shard."""
     form = format_of(family)
     offered = parse_tools(json.dumps(tools)) if tools is not None else None
     answer: Answer = split(text, form, prompt_opens_think=form.prompt_opens_think(thinking), thinking=thinking, tools=offered)
-    return Event("e", "p", text, answer, finish_reason, fields.pop("output_tokens", max(2, len(text))), fields.pop("max_tokens", None), thinking,
-                 tools=offered, **fields)
+    return Event(
+        "e",
+        "p",
+        text,
+        answer,
+        finish_reason,
+        fields.pop("output_tokens", max(2, len(text))),
+        fields.pop("max_tokens", None),
+        thinking,
+        tools=offered,
+        **fields,
+    )
 
 
 def shard(
@@ -81,19 +100,49 @@ def shard(
         source = "math_set" if row % 2 else "chat_set"
         prompt_id = f"{seed}-{number:05d}-{row:05d}"
         sent = encode(f"prompt {prompt_id}")
-        prompts.append({
-            "prompt_id": prompt_id, "source": source, "source_row": f"{source}.jsonl:{row}", "source_revision": "0",
-            "messages_json": json.dumps([{"role": "user", "content": prose(rng, 12)}]), "tools_json": json.dumps([SEARCH]) if tools else None,
-            "category": "math" if row % 2 else "general", "language": "en", "thinking": True, "prompt_tokens": len(sent), "flags": [],
-            "prompt_ids": sent, "shard": number,
-        })
+        prompts.append(
+            {
+                "prompt_id": prompt_id,
+                "source": source,
+                "source_row": f"{source}.jsonl:{row}",
+                "source_revision": "0",
+                "messages_json": json.dumps([{"role": "user", "content": prose(rng, 12)}]),
+                "tools_json": json.dumps([SEARCH]) if tools else None,
+                "category": "math" if row % 2 else "general",
+                "language": "en",
+                "thinking": True,
+                "prompt_tokens": len(sent),
+                "flags": [],
+                "prompt_ids": sent,
+                "shard": number,
+            }
+        )
         completion = {
-            "event_id": prompt_id + "-0", "request_key": prompt_id, "prompt_id": prompt_id, "turn": 0, "sample": 0, "attempt_of_sample": 0,
-            "supersedes": None, "source": source, "prompt_ids": sent,
+            "event_id": prompt_id + "-0",
+            "request_key": prompt_id,
+            "prompt_id": prompt_id,
+            "turn": 0,
+            "sample": 0,
+            "attempt_of_sample": 0,
+            "supersedes": None,
+            "source": source,
+            "prompt_ids": sent,
             "text": f"{prose(rng, 30)}\n</think>\n\n{prose(rng, 15)}{chr(10) * 2 + CALL if tools else ''}<|im_end|>",
-            "finish_reason": "stop", "matched_stop": "1", "outcome": "ok", "detail": None, "attempts": 1, "ids_exact": True,
-            "sampling_json": json.dumps({"max_tokens": 4096}), "model": "m", "model_revision": "r", "tokenizer_sha": "t", "template_sha": "c",
-            "engine": "embedded", "engine_version": "1", "server": "s", "seconds": 30.0,
+            "finish_reason": "stop",
+            "matched_stop": "1",
+            "outcome": "ok",
+            "detail": None,
+            "attempts": 1,
+            "ids_exact": True,
+            "sampling_json": json.dumps({"max_tokens": 4096}),
+            "model": "m",
+            "model_revision": "r",
+            "tokenizer_sha": "t",
+            "template_sha": "c",
+            "engine": "embedded",
+            "engine_version": "1",
+            "server": "s",
+            "seconds": 30.0,
             "started_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number, seconds=row),
         }
         if change is not None:

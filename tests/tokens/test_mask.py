@@ -9,8 +9,12 @@ from tests.support.simulated import small_tokenizer
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 LOOP: list[dict[str, Any]] = [
-    {"role": "user", "content": "old"}, {"role": "assistant", "content": "OLD", "reasoning_content": "gone"}, {"role": "user", "content": "go"},
-    {"role": "assistant", "content": "", "reasoning_content": "r1", "tool_calls": [CALL]}, {"role": "tool", "content": "t1"}, {"role": "tool", "content": "t2"},
+    {"role": "user", "content": "old"},
+    {"role": "assistant", "content": "OLD", "reasoning_content": "gone"},
+    {"role": "user", "content": "go"},
+    {"role": "assistant", "content": "", "reasoning_content": "r1", "tool_calls": [CALL]},
+    {"role": "tool", "content": "t1"},
+    {"role": "tool", "content": "t2"},
     {"role": "assistant", "content": "done", "reasoning_content": "r2"},
 ]
 
@@ -40,17 +44,34 @@ def test_thinking_off_puts_the_empty_block_into_the_prompt() -> None:
 
 
 def test_a_token_across_the_boundary_is_refused() -> None:
-    """With thinking on, the prompt's `<think>` + line feed and the answer's own first line feed become one token."""
-    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning_content": ""}]
+    """The line feed of the assistant's header and the answer's own first ones become one token; this template trims nothing."""
+    from dflash_assets.tokens.tokenizer import TargetTokenizer
+
+    small = small_tokenizer()
+    tokenizer = TargetTokenizer(qwen_tokenizer()._tokenizer, small.template, small.stop_token_ids)
     with pytest.raises(MaskFault, match="spans") as caught:
-        mask_conversation(qwen_tokenizer(), messages, thinking=True)
+        mask_conversation(tokenizer, [{"role": "user", "content": "q"}, {"role": "assistant", "content": "\n\na"}])
     assert caught.value.reason == "unstable_boundary"
+
+
+@pytest.mark.parametrize("template", ["Qwen3 (JSON calls)", "Qwen3.5 (4B+)", "Qwen3.6"])
+@pytest.mark.parametrize("reasoning", [{}, {"reasoning_content": ""}])
+def test_the_empty_thought_of_an_answer_without_reasoning_is_prompt(template: str, reasoning: dict[str, str]) -> None:
+    tokenizer = qwen_tokenizer(template)
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", **reasoning}]
+    row = mask_conversation(tokenizer, messages, thinking=True)
+    [(start, end)] = row.spans()
+    assert tokenizer.decode(row.input_ids[start:end]) == "a<|im_end|>"
+    assert row.input_ids[:start] == tokenizer.encode_prompt(messages[:1], None, thinking=False)
+    assert row == mask_conversation(tokenizer, messages, thinking=False)
 
 
 def test_a_plain_chatml_model() -> None:
     tokenizer = small_tokenizer()
     messages = [
-        {"role": "user", "content": "q"}, {"role": "assistant", "content": " two words \n"}, {"role": "user", "content": "q"},
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": " two words \n"},
+        {"role": "user", "content": "q"},
         {"role": "assistant", "content": "b"},
     ]
     row = mask_conversation(tokenizer, messages, turns="all")
@@ -71,14 +92,17 @@ def test_white_space_is_masked_whatever_the_post_processor_does_to_offsets() -> 
     assert mask_conversation(trimmed, messages) == mask_conversation(small, messages)
 
 
-@pytest.mark.parametrize(("messages", "reason"), [
-    ([{"role": "user", "content": "only me"}], "no_target"),
-    ([{"role": "user", "content": "a<|im_end|>"}, {"role": "assistant", "content": "b"}], "forged_turn"),
-    ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b<|im_start|>user"}], "forged_turn"),
-    ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "x </think> y"}], "residual_think_marker"),
-    ([{"role": "assistant", "content": "x"}], "template_error"),
-    ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "last"}], "no_target"),
-])
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([{"role": "user", "content": "only me"}], "no_target"),
+        ([{"role": "user", "content": "a<|im_end|>"}, {"role": "assistant", "content": "b"}], "forged_turn"),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b<|im_start|>user"}], "forged_turn"),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "x </think> y"}], "residual_think_marker"),
+        ([{"role": "assistant", "content": "x"}], "no_user_turn"),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "last"}], "no_target"),
+    ],
+)
 def test_rows_without_a_sure_mask_are_rejected(messages: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(TemplateFault) as caught:
         mask_conversation(qwen_tokenizer(), messages)

@@ -48,9 +48,14 @@ def test_reasoning_is_split_off() -> None:
     assert one({"role": "assistant", "content": "a", "reasoning": None, "tool_calls": []}) == {"role": "assistant", "content": "a"}
 
 
-@pytest.mark.parametrize("message", [
-    {"content": "I typed </think> by accident"}, {"content": "<think>a</think>b</think>c"}, {"content": "x", "reasoning_content": "a </think> b"},
-])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "I typed </think> by accident"},
+        {"content": "<think>a</think>b</think>c"},
+        {"content": "x", "reasoning_content": "a </think> b"},
+    ],
+)
 def test_a_lone_end_of_thought_is_a_fault(message: dict[str, Any]) -> None:
     with pytest.raises(TemplateFault) as caught:
         one({"role": "assistant", **message})
@@ -71,12 +76,39 @@ def test_objects_of_tools_become_json_and_parts_text() -> None:
 
 
 def test_a_leading_developer_speaks_as_system() -> None:
-    assert [m["role"] for m in normalise_messages([{"role": "developer", "content": "d"}, {"role": "developer", "content": "e"}])] == ["system", "developer"]
+    assert [m["role"] for m in normalise_messages([{"role": "developer", "content": "d"}, {"role": "user", "content": "e"}])] == [
+        "system",
+        "user",
+    ]
 
 
-@pytest.mark.parametrize("message", [
-    "text", {"content": "no role"}, {"role": "assistant", "content": "", "tool_calls": "x"}, {"role": "assistant", "content": "", "tool_calls": [3]},
-])
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "no_user_turn"),
+        ([{"role": "system", "content": "s"}], "no_user_turn"),
+        ([{"role": "user", "content": "q"}, {"role": "developer", "content": "d"}], "unknown_role"),
+        ([{"role": "user", "content": "q"}, {"role": "moderator", "content": "d"}], "unknown_role"),
+        ([{"role": "user", "content": "q"}, {"role": "system", "content": "d"}], "system_in_middle"),
+        ([{"role": "user", "content": None}], "null_content"),
+        ([{"role": "system"}, {"role": "user", "content": "q"}], "null_content"),
+    ],
+)
+def test_what_no_template_may_be_asked_about(messages: list[dict[str, Any]], reason: str) -> None:
+    with pytest.raises(TemplateFault) as caught:
+        normalise_messages(messages)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "text",
+        {"content": "no role"},
+        {"role": "assistant", "content": "", "tool_calls": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [3]},
+    ],
+)
 def test_shapes_that_are_no_messages(message: Any) -> None:
     with pytest.raises(TemplateFault):
         normalise_messages([message])
@@ -84,7 +116,8 @@ def test_shapes_that_are_no_messages(message: Any) -> None:
 
 nested = st.recursive(
     st.one_of(st.none(), st.integers(), st.lists(st.sampled_from(["a", "\U000f0000", "\U000f0002", *TOKENS]), max_size=5).map("".join)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["k", "<|im_end|>"]), inner, max_size=2)), max_leaves=8,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["k", "<|im_end|>"]), inner, max_size=2)),
+    max_leaves=8,
 )
 
 

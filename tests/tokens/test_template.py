@@ -7,21 +7,35 @@ from dflash_assets.errors import TokenizerError
 from dflash_assets.tokens.template import ChatTemplate, TemplateFault
 from tests.support.qwen import TEMPLATES, template_text
 
-WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Wetter & <b>", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Wetter & <b>",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
+    },
+}
 ARGUMENTS = {"city": "Ålesund", "days": 3, "exact": True, "note": None, "n": 1.0, "list": [1, "ü"]}
 CALL = {"type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
 CONVERSATIONS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "hi"}],
     [{"role": "system", "content": "  Be <brief> & 'exact'. "}, {"role": "user", "content": "Ünïcode 日本 🙂\n\n\ttabs"}],
-    [{"role": "user", "content": "one"}, {"role": "assistant", "content": "A1", "reasoning_content": "R1"}, {"role": "user", "content": "two"}],
     [
-        {"role": "user", "content": "w?"}, {"role": "assistant", "content": "", "reasoning_content": "look", "tool_calls": [CALL, CALL]},
-        {"role": "tool", "content": "{\"t\": 3}"}, {"role": "tool", "content": "rain"}, {"role": "assistant", "content": "Rain.", "reasoning_content": ""},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "A1", "reasoning_content": "R1"},
+        {"role": "user", "content": "two"},
+    ],
+    [
+        {"role": "user", "content": "w?"},
+        {"role": "assistant", "content": "", "reasoning_content": "look", "tool_calls": [CALL, CALL]},
+        {"role": "tool", "content": '{"t": 3}'},
+        {"role": "tool", "content": "rain"},
+        {"role": "assistant", "content": "Rain.", "reasoning_content": ""},
         {"role": "user", "content": "and now?"},
     ],
     [
-        {"role": "user", "content": "w?"}, {"role": "assistant", "content": "Look:", "reasoning_content": "r", "tool_calls": [CALL]},
+        {"role": "user", "content": "w?"},
+        {"role": "assistant", "content": "Look:", "reasoning_content": "r", "tool_calls": [CALL]},
         {"role": "tool", "content": "3"},
     ],
 ]
@@ -38,12 +52,16 @@ def test_rendering_equals_transformers(name: str, thinking: bool, tools: list[di
     template = ChatTemplate(text, NAMES, {})
     for messages in CONVERSATIONS:
         for generation in (True, False):
-            theirs, _ = render_jinja_template([messages], tools=tools, chat_template=text, add_generation_prompt=generation, enable_thinking=thinking, **NAMES)
+            theirs, _ = render_jinja_template(
+                [messages], tools=tools, chat_template=text, add_generation_prompt=generation, enable_thinking=thinking, **NAMES
+            )
             assert template.render(messages, tools, thinking, add_generation_prompt=generation) == theirs[0]
 
 
 def test_generation_marks_are_transparent() -> None:
-    template = ChatTemplate("a{% generation %}{{ messages[0].content }}{% endgeneration %}b{% for m in messages %}{% break %}{% endfor %}", {}, {})
+    template = ChatTemplate(
+        "a{% generation %}{{ messages[0].content }}{% endgeneration %}b{% for m in messages %}{% break %}{% endfor %}", {}, {}
+    )
     assert template.render([{"role": "user", "content": "x"}], None, True) == "axb"
 
 
@@ -53,11 +71,19 @@ def test_json_is_written_as_transformers_writes_it() -> None:
     assert template.render([], tools, True) == json.dumps(tools, ensure_ascii=False) + "|" + json.dumps(tools, ensure_ascii=False, indent=1)
 
 
-@pytest.mark.parametrize("source", [
-    "{{ raise_exception('no') }}", "{{ messages[0].content + 1 }}", "{{ messages[7].content.x.y }}", "{{ missing.field }}",
-    "{% for k, v in messages[0].content | items %}{% endfor %}", "{{ 1 // 0 }}", "{{ messages[0].content.__class__.__mro__ }}",
-    "{{ messages[0].content.index('zzz') }}",
-])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ messages[7].content.x.y }}",
+        "{{ missing.field }}",
+        "{% for k, v in messages[0].content | items %}{% endfor %}",
+        "{{ 1 // 0 }}",
+        "{{ messages[0].content.__class__.__mro__ }}",
+        "{{ messages[0].content.index('zzz') }}",
+    ],
+)
 def test_whatever_a_template_raises_is_one_fault(source: str) -> None:
     with pytest.raises(TemplateFault) as caught:
         ChatTemplate(source, {}, {}).render([{"role": "user", "content": "text"}], None, True)

@@ -181,6 +181,27 @@ def test_speculators_arrow_opens_with_load_from_disk(made: tuple[Path, ExportCon
     assert any("token_freq.pt: not written" in note for note in manifest["notes"]) != (result.folder / "train" / "token_freq.pt").exists()
 
 
+def test_speculators_arrow_can_have_the_column_types_of_another_set(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
+    import datasets
+
+    result, _ = run("speculators-arrow", made, tmp_path, ids="int32", mask="int8", row_format="none")
+    ours = datasets.load_from_disk(str(result.folder / "train"))
+    theirs = datasets.Dataset.from_dict(
+        {"input_ids": [[1, 2]], "loss_mask": [[0, 1]], "seq_len": [2]},
+        features=datasets.Features(
+            {
+                "input_ids": datasets.List(datasets.Value("int32")),
+                "loss_mask": datasets.List(datasets.Value("int8")),
+                "seq_len": datasets.Value("int64"),
+            }
+        ),
+    )
+    rows = read_split(made[0], "train")
+    joined = datasets.concatenate_datasets([theirs, ours])  # with other types: "features can't be aligned"
+    assert joined.features == theirs.features
+    assert joined["loss_mask"][1:] == [[int(value) for value in row["loss_mask"]] for row in rows]
+
+
 def test_speculators_gets_the_row_format_its_trainer_needs(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
     import datasets
 

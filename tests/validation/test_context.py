@@ -20,7 +20,9 @@ def test_a_real_tokenizer_and_template() -> None:
     assert (context.opens_think(True), context.opens_think(False)) == (True, False)
     messages = [{"role": "user", "content": "Hello"}]
     assert context.render is not None
-    assert context.render({"messages_json": json.dumps(messages), "tools_json": None, "thinking": True}) == tokenizer.encode_prompt(messages, None, True)
+    assert context.render({"messages_json": json.dumps(messages), "tools_json": None, "thinking": True}) == tokenizer.encode_prompt(
+        messages, None, True
+    )
     # A conversation the template refuses renders to nothing, which `round_trip` then reports.
     assert context.render({"messages_json": "[]", "tools_json": None, "thinking": True}) == []
 

@@ -47,11 +47,30 @@ def facts_of(folder: Path, shards: int = 3, planned: int = 4, **options: Any) ->
             pq.write_table(table, path)
         files.append(ShardFiles(number, *paths))
     run = RunFacts(
-        recipe="trial", description="A trial.", model="Qwen/Qwen3.6-35B-A3B", engine="sglang 0.5.19", max_tokens=4096,
-        status=RunStatus(planned * 50, shards * 50, planned, shards, tuple(range(shards, planned)), 3600.0, 2.7, 9900.0, 70_800.0, 8, "s3://bucket/trial/"),
+        recipe="trial",
+        description="A trial.",
+        model="Qwen/Qwen3.6-35B-A3B",
+        engine="sglang 0.5.19",
+        max_tokens=4096,
+        status=RunStatus(
+            planned * 50,
+            shards * 50,
+            planned,
+            shards,
+            tuple(range(shards, planned)),
+            3600.0,
+            2.7,
+            9900.0,
+            70_800.0,
+            8,
+            "s3://bucket/trial/",
+        ),
         sources=(SourceFacts("math_set", 100, 120, 20, 100), SourceFacts("chat_set", 100, 300, 10, 100, 75)),
-        ledger=(LedgerTotal("dropped", "blend", "duplicate", 12),), training_set=TrainingTotals(1234, 5678, 3456, 12, 900),
-        files={"training set": "data/trial/training_set"}, next_command="dflash-assets run recipes/trial.yaml", made_at=datetime(2026, 1, 2, tzinfo=UTC),
+        ledger=(LedgerTotal("dropped", "blend", "duplicate", 12),),
+        training_set=TrainingTotals(1234, 5678, 3456, 12, 900),
+        files={"training set": "data/trial/training_set"},
+        next_command="dflash-assets run recipes/trial.yaml",
+        made_at=datetime(2026, 1, 2, tzinfo=UTC),
     )
     expected = Expectations(category_share={"math": 0.5, "general": 0.5}, source_share={"math_set": 0.5, "chat_set": 0.5}, tools_share=0.1)
     return build_facts(run, files, RULES, around, expected)
@@ -141,7 +160,13 @@ def test_files(facts: ReportFacts, tmp_path: Path) -> None:
     assert "#010203" not in html
     assert "limit 4,096" in html
     assert html.index("Diverse prompts") < html.index("<h2>Rules</h2>") < html.index("Worst offenders") < html.index("<h2>Samples</h2>")
-    for words in ("prefers-color-scheme: dark", "@media print", "width=device-width", "data/trial/training_set", "dflash-assets run recipes/trial.yaml"):
+    for words in (
+        "prefers-color-scheme: dark",
+        "@media print",
+        "width=device-width",
+        "data/trial/training_set",
+        "dflash-assets run recipes/trial.yaml",
+    ):
         assert words in html
 
     markdown = (tmp_path / "report.md").read_text()

@@ -34,10 +34,13 @@ def test_defaults() -> None:
 
 
 def test_settings() -> None:
-    rules = ruleset({
-        "output_tokens_range": {"parameters": {"minimum": 16}, "severity": "soft", "max_failed_share": 0.5}, "refusal": {"enabled": False},
-        "truncation_share": {"max_failed_share": 0.1},
-    })
+    rules = ruleset(
+        {
+            "output_tokens_range": {"parameters": {"minimum": 16}, "severity": "soft", "max_failed_share": 0.5},
+            "refusal": {"enabled": False},
+            "truncation_share": {"max_failed_share": 0.1},
+        }
+    )
     found = named(rules, "output_tokens_range")
     assert (found.severity, found.limit, found.parameters.minimum) == ("soft", 0.5, 16)
     assert "refusal" not in [rule.name for rule in rules.rules]
@@ -53,18 +56,26 @@ def test_cut_answers_are_wanted_when_kept_open() -> None:
     assert named(ruleset(explicit, on_length="keep_open"), "finish_reason")(cut, context()).passed is False
 
 
-@pytest.mark.parametrize(("rules", "message"), [
-    ({"no_repetitions": {}}, "validation.rules.no_repetitions: no rule is named 'no_repetitions'\n  -> did you mean 'no_repetition'?"),
-    ({"zzz": {}}, "built-in rules: reasoning_present"),
-    ({"output_tokens_range": {"parameters": {"minimun": 3}}},
-     "output_tokens_range.parameters.minimun: Extra inputs are not permitted\n  -> did you mean 'minimum'?"),
-    ({"output_tokens_range": {"parameters": {"minimum": "many"}}}, "output_tokens_range.parameters.minimum: Input should be a valid integer"),
-    ({"clean_text": {"parameters": {"markers": 3}}}, "clean_text.parameters.markers"),
-    ({"refusal": {"parameters": {"x": 1}}}, "parameters of refusal: none"),
-    ({"no.such.module:rule": {}}, "can't import 'no.such.module'"),
-    ({"json:nothing": {}}, "'nothing' in 'json' is missing, not a rule"),
-    ({"json:__name__": {}}, "'__name__' in 'json' is str, not a rule"),
-])
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"no_repetitions": {}}, "validation.rules.no_repetitions: no rule is named 'no_repetitions'\n  -> did you mean 'no_repetition'?"),
+        ({"zzz": {}}, "built-in rules: reasoning_present"),
+        (
+            {"output_tokens_range": {"parameters": {"minimun": 3}}},
+            "output_tokens_range.parameters.minimun: Extra inputs are not permitted\n  -> did you mean 'minimum'?",
+        ),
+        (
+            {"output_tokens_range": {"parameters": {"minimum": "many"}}},
+            "output_tokens_range.parameters.minimum: Input should be a valid integer",
+        ),
+        ({"clean_text": {"parameters": {"markers": 3}}}, "clean_text.parameters.markers"),
+        ({"refusal": {"parameters": {"x": 1}}}, "parameters of refusal: none"),
+        ({"no.such.module:rule": {}}, "can't import 'no.such.module'"),
+        ({"json:nothing": {}}, "'nothing' in 'json' is missing, not a rule"),
+        ({"json:__name__": {}}, "'__name__' in 'json' is str, not a rule"),
+    ],
+)
 def test_errors_name_the_place_and_the_way_out(rules: dict[str, dict[str, Any]], message: str) -> None:
     with pytest.raises(RecipeError, match=re.escape(message)):
         ruleset(rules)

@@ -11,7 +11,7 @@ import pytest
 
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.validation import ValidationSpec
-from dflash_assets.resources.store import DirectoryStore, Entry
+from dflash_assets.resources.store import DirectoryStore
 from dflash_assets.tables import TableWriter
 from dflash_assets.validation.ruleset import RuleSet
 from dflash_assets.validation.stage import RuleCount, Validator

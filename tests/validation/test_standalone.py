@@ -27,25 +27,57 @@ def one(row: dict[str, Any], **options: Any) -> Event:
 
 def test_chat_response() -> None:
     response = {
-        "choices": [{"message": {"content": "c", "reasoning_content": "r"}, "finish_reason": "length"}], "usage": {"completion_tokens": 9}, "id": "x",
+        "choices": [{"message": {"content": "c", "reasoning_content": "r"}, "finish_reason": "length"}],
+        "usage": {"completion_tokens": 9},
+        "id": "x",
     }
-    for row in (response, {"response": response, "request": {"max_tokens": 9, "tool_choice": "required"}, "prompt": "p", "tools": [SEARCH]}):
+    for row in (
+        response,
+        {"response": response, "request": {"max_tokens": 9, "tool_choice": "required"}, "prompt": "p", "tools": [SEARCH]},
+    ):
         event = one(row)
         assert (event.answer.reasoning, event.answer.content, event.finish_reason, event.output_tokens) == ("r", "c", "length", 9)
     assert (event.max_tokens, event.tool_choice, event.prompt_text) == (9, "required", "p")
     assert event.tools is not None
 
 
+def test_a_choice_of_one_function_requires_a_call() -> None:
+    row = {
+        "content": "c",
+        "reasoning_content": "r",
+        "tools": [SEARCH],
+        "request": {"tool_choice": {"type": "function", "function": {"name": "search"}}},
+    }
+    assert one(row).tool_choice == "required"
+
+
 def test_messages() -> None:
-    event = one({
-        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "reasoning": "r", "tool_calls": [
-            {"id": "1", "function": {"name": "search", "arguments": "{}"}}]}], "tools": json.dumps([SEARCH]),
-    })
-    assert (event.prompt_text, event.finish_reason, event.answer.calls[0].name, event.answer.reasoning) == ("q", "tool_calls", "search", "r")
+    event = one(
+        {
+            "messages": [
+                {"role": "user", "content": "q"},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "reasoning": "r",
+                    "tool_calls": [{"id": "1", "function": {"name": "search", "arguments": "{}"}}],
+                },
+            ],
+            "tools": json.dumps([SEARCH]),
+        }
+    )
+    assert (event.prompt_text, event.finish_reason, event.answer.calls[0].name, event.answer.reasoning) == (
+        "q",
+        "tool_calls",
+        "search",
+        "r",
+    )
 
 
 def test_raw_text() -> None:
-    assert one({"text": f"r\n</think>\n\n{CALL}", "finish_reason": "stop", "tools": [SEARCH]}).answer.calls[0].arguments == {"query": "news"}
+    assert one({"text": f"r\n</think>\n\n{CALL}", "finish_reason": "stop", "tools": [SEARCH]}).answer.calls[0].arguments == {
+        "query": "news"
+    }
     assert one({"text": "plain", "thinking": False}).answer.content == "plain"
     assert one({"text": "plain"}, thinking=False).answer.content == "plain"
     assert one({"text": "<think>\nr\n</think>\n\nc", "generation_prompt_opens_think": False}).answer.reasoning == "r"
@@ -54,12 +86,20 @@ def test_raw_text() -> None:
     assert event.answer.content == "c"
 
 
-@pytest.mark.parametrize(("line", "reason"), [
-    ("{", "not_json"), ("[]", "not_an_object"), ("{}", "unknown_shape"), ('{"choices": []}', "no_message"), ('{"choices": [{"message": null}]}', "no_message"),
-    ('{"messages": [{"role": "user", "content": "q"}]}', "no_assistant_message"), ('{"messages": []}', "no_assistant_message"),
-    ('{"choices": 7}', "no_message"),
-    ('{"a": 1, "a": 2}', "not_json"),
-])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not_json"),
+        ("[]", "not_an_object"),
+        ("{}", "unknown_shape"),
+        ('{"choices": []}', "no_message"),
+        ('{"choices": [{"message": null}]}', "no_message"),
+        ('{"messages": [{"role": "user", "content": "q"}]}', "no_assistant_message"),
+        ('{"messages": []}', "no_assistant_message"),
+        ('{"choices": 7}', "no_message"),
+        ('{"a": 1, "a": 2}', "not_json"),
+    ],
+)
 def test_lines_that_hold_no_completion(line: str, reason: str) -> None:
     [found] = events_of_lines(["", line], FORM)
     assert isinstance(found, Rejected)
@@ -82,7 +122,10 @@ def test_file(tmp_path: Path) -> None:
 
 
 def test_the_same_answer_under_three_prompts_fails() -> None:
-    lines = [json.dumps({"prompt": f"q{n % 4}", "content": "Set up the meeting on Tuesday at ten.", "reasoning": "Schedule it."}) for n in range(4)]
+    lines = [
+        json.dumps({"prompt": f"q{n % 4}", "content": "Set up the meeting on Tuesday at ten.", "reasoning": "Schedule it."})
+        for n in range(4)
+    ]
     result = validate_lines(lines, RULES, FORM)
     assert [len(ids) for ids in result.duplicates.values()] == [4]
     assert not result.passed

@@ -17,10 +17,19 @@ def upper_tail(k: int, n: int, p: float) -> float:
 
 
 # Two-sided values: published Clopper-Pearson tables; one-sided ones: 1 - 0.05 ** (1 / n).
-@pytest.mark.parametrize(("failed", "n", "lower", "upper"), [
-    (0, 792, 0.0, 0.0037753), (0, 100, 0.0, 0.0295130), (10, 10, 0.7411344, 1.0), (1, 10, 0.0025286, 0.4450161), (5, 100, 0.0164319, 0.1128349),
-    (10, 100, 0.0490047, 0.1762226), (50, 100, 0.3983211, 0.6016789), (0, 0, 0.0, 1.0),
-])
+@pytest.mark.parametrize(
+    ("failed", "n", "lower", "upper"),
+    [
+        (0, 792, 0.0, 0.0037753),
+        (0, 100, 0.0, 0.0295130),
+        (10, 10, 0.7411344, 1.0),
+        (1, 10, 0.0025286, 0.4450161),
+        (5, 100, 0.0164319, 0.1128349),
+        (10, 100, 0.0490047, 0.1762226),
+        (50, 100, 0.3983211, 0.6016789),
+        (0, 0, 0.0, 1.0),
+    ],
+)
 def test_known_intervals(failed: int, n: int, lower: float, upper: float) -> None:
     found = interval(failed, n)
     assert (found.lower, found.upper) == pytest.approx((lower, upper), abs=5e-7)
@@ -51,11 +60,20 @@ def test_more_than_all_is_refused() -> None:
         interval(5, 4)
 
 
-@pytest.mark.parametrize(("failed", "n", "limit", "complete", "verdict"), [
-    (0, 0, 0.01, False, "not_tested"), (0, 100, 0.01, False, "cannot_tell"), (0, 300, 0.01, False, "pass"), (9, 100, 0.01, False, "fail"),
-    (1, 100, 0.01, True, "pass"), (2, 100, 0.01, True, "fail"), (5, 100, None, False, "counted"), (0, 10, 0.0, True, "pass"),
-    (0, 10, 0.0, False, "cannot_tell"),
-])
+@pytest.mark.parametrize(
+    ("failed", "n", "limit", "complete", "verdict"),
+    [
+        (0, 0, 0.01, False, "not_tested"),
+        (0, 100, 0.01, False, "cannot_tell"),
+        (0, 300, 0.01, False, "pass"),
+        (9, 100, 0.01, False, "fail"),
+        (1, 100, 0.01, True, "pass"),
+        (2, 100, 0.01, True, "fail"),
+        (5, 100, None, False, "counted"),
+        (0, 10, 0.0, True, "pass"),
+        (0, 10, 0.0, False, "cannot_tell"),
+    ],
+)
 def test_judge(failed: int, n: int, limit: float | None, complete: bool, verdict: str) -> None:
     assert judge(failed, n, limit, complete=complete) == verdict
 
@@ -76,9 +94,16 @@ def test_tail() -> None:
     assert (binomial_tail(0, 5, 0.1), binomial_tail(6, 5, 0.1), binomial_tail(1, 5, 0.0), binomial_tail(1, 5, 1.0)) == (1.0, 0.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize(("failed", "n", "words"), [
-    (0, 792, "below 0.38 % (0 of 792)"), (0, 0, "not tested (0 seen)"), (5, 100, "5.0 % (1.6–11.3 %, 5 of 100)"), (10, 10, "above 74.1 % (10 of 10)"),
-    (1500, 193_010, "0.78 % (0.74–0.82 %, 1,500 of 193,010)"), (3, 193_010, "0.0016 % (0.00032–0.0045 %, 3 of 193,010)"),
-])
+@pytest.mark.parametrize(
+    ("failed", "n", "words"),
+    [
+        (0, 792, "below 0.38 % (0 of 792)"),
+        (0, 0, "not tested (0 seen)"),
+        (5, 100, "5.0 % (1.6–11.3 %, 5 of 100)"),
+        (10, 10, "above 74.1 % (10 of 10)"),
+        (1500, 193_010, "0.78 % (0.74–0.82 %, 1,500 of 193,010)"),
+        (3, 193_010, "0.0016 % (0.00032–0.0045 %, 3 of 193,010)"),
+    ],
+)
 def test_words(failed: int, n: int, words: str) -> None:
     assert share_in_words(failed, n) == words

@@ -10,7 +10,8 @@ from dflash_assets.validation.strict_json import JsonFault, decode, decode_at
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
 )
 
 
@@ -31,11 +32,24 @@ def test_raises_json_fault_or_agrees_with_json(text: str) -> None:
     assert value == json.loads(text)
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ('{"a": 1, "a": 2}', "duplicate_key"), ('{"b": [{"a": 1, "a": 1}]}', "duplicate_key"), ("NaN", "invalid_json"), ("-Infinity", "invalid_json"),
-    ("1e999", "invalid_json"), ('"\\ud800"', "lone_surrogate"), ('"a\nb"', "invalid_json"), ("{'a': 1}", "invalid_json"), ("[" * 200_000, "too_deep"),
-    ("1 2", "extra_data"), ("", "invalid_json"), ("9" * 5000, "invalid_json"), ('{"a": 1,}', "invalid_json"),
-])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": 1, "a": 2}', "duplicate_key"),
+        ('{"b": [{"a": 1, "a": 1}]}', "duplicate_key"),
+        ("NaN", "invalid_json"),
+        ("-Infinity", "invalid_json"),
+        ("1e999", "invalid_json"),
+        ('"\\ud800"', "lone_surrogate"),
+        ('"a\nb"', "invalid_json"),
+        ("{'a': 1}", "invalid_json"),
+        ("[" * 200_000, "too_deep"),
+        ("1 2", "extra_data"),
+        ("", "invalid_json"),
+        ("9" * 5000, "invalid_json"),
+        ('{"a": 1,}', "invalid_json"),
+    ],
+)
 def test_refuses(text: str, reason: str) -> None:
     with pytest.raises(JsonFault) as caught:
         decode(text)

@@ -21,7 +21,9 @@ def tally_of(shards: int, rows: int = 60, **options: Any) -> Tally:
     change = options.pop("change", None)
     tally = Tally()
     for number in range(shards):
-        prompts, completions = shard(number, rows, change=None if change is None else lambda row, cell, number=number: change(number, row, cell), **options)
+        prompts, completions = shard(
+            number, rows, change=None if change is None else lambda row, cell, number=number: change(number, row, cell), **options
+        )
         tally.add_shard(number, prompts, completions, validate_shard(completions, prompts, RULES, context()))
     return tally
 
@@ -52,7 +54,12 @@ def test_counts_of_a_clean_set() -> None:
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES.set_rules])
 def test_a_clean_set_fails_no_set_rule(rule: str) -> None:
     found = set_result(
-        tally_of(4), rule, source_share={"math_set": 0.5, "chat_set": 0.5}, category_share={"math": 0.5, "general": 0.5}, tools_share=0.1, complete=False,
+        tally_of(4),
+        rule,
+        source_share={"math_set": 0.5, "chat_set": 0.5},
+        category_share={"math": 0.5, "general": 0.5},
+        tools_share=0.1,
+        complete=False,
     )
     assert found.verdict in ("pass", "cannot_tell")
 
@@ -94,7 +101,11 @@ def test_thinking_off_by_mistake_is_found() -> None:
     found = set_result(tally, "thinking_share")
     assert (found.verdict, found.expected) == ("fail", "100.0% asked for it")
     # The prompt opened a think block, so the whole answer stands in it and nothing closes it.
-    assert tally.rules["content_present"].reasons["empty_content_on_stop"] == tally.rules["reasoning_present"].reasons["reasoning_not_closed"] > 50
+    assert (
+        tally.rules["content_present"].reasons["empty_content_on_stop"]
+        == tally.rules["reasoning_present"].reasons["reasoning_not_closed"]
+        > 50
+    )
 
 
 def test_answers_cut_in_their_reasoning_count_as_reasoning() -> None:

@@ -19,36 +19,78 @@ def test_reads_the_specification() -> None:
     assert found.parameter_types("limit") == {"integer"}
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("{", "not JSON"), ("{}", "not a JSON list"), ('[{"name": "a"}]', "no `function` object"), ('[{"function": {"name": "a"}}]', "`type` is not"),
-    ('[{"type": "function", "function": {}}]', "no name"), ("[7]", "no `function` object"),
-    ('[{"type": "function", "function": {"name": "a", "parameters": []}}]', "not an object"),
-    ('[{"type": "function", "function": {"name": "a", "parameters": {"type": "strin"}}}]', "invalid JSON Schema"),
-    ('[{"type": "function", "function": {"name": "a", "parameters": {"$ref": "#/nowhere"}}}]', "can't be resolved"),
-    ('[{"type": "function", "function": {"name": "a", "parameters": {"$ref": "#"}}}]', "leads to itself"),
-    ('[{"type": "function", "function": {"name": "a", "parameters": {"$ref": "https://example.org/schema.json"}}}]', "can't be resolved"),
-    (json.dumps([SEARCH, SEARCH]), "stands twice"),
-])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not JSON"),
+        ("{}", "not a JSON list"),
+        ('[{"name": "a"}]', "no `function` object"),
+        ('[{"function": {"name": "a"}}]', "`type` is not"),
+        ('[{"type": "function", "function": {}}]', "no name"),
+        ("[7]", "no `function` object"),
+        ('[{"type": "function", "function": {"name": "a", "parameters": []}}]', "not an object"),
+        ('[{"type": "function", "function": {"name": "a", "parameters": {"type": "strin"}}}]', "invalid JSON Schema"),
+        ('[{"type": "function", "function": {"name": "a", "parameters": {"$ref": "#/nowhere"}}}]', "can't be resolved"),
+        ('[{"type": "function", "function": {"name": "a", "parameters": {"$ref": "#"}}}]', "leads to itself"),
+        (
+            '[{"type": "function", "function": {"name": "a", "parameters": {"$ref": "https://example.org/schema.json"}}}]',
+            "can't be resolved",
+        ),
+        (json.dumps([SEARCH, SEARCH]), "stands twice"),
+    ],
+)
 def test_names_what_is_wrong(text: str, problem: str) -> None:
     assert problem in " ".join(parse_tools(text).problems)
 
 
 SCHEMA: dict[str, Any] = {
-    "type": "object", "$defs": {"Level": {"enum": ["low", "high"]}, "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "integer"}]}},
+    "type": "object",
+    "$defs": {"Level": {"enum": ["low", "high"]}, "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "integer"}]}},
     "properties": {
-        "text": {"type": "string"}, "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "level": {"$ref": "#/$defs/Level"},
-        "count": {"type": "integer"}, "ratio": {"type": "number"}, "flag": {"type": "boolean"}, "list": {"type": "array"}, "any": {},
-        "either": {"type": ["string", "array"]}, "tree": {"$ref": "#/$defs/Tree"}, "meta": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        "text": {"type": "string"},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "level": {"$ref": "#/$defs/Level"},
+        "count": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "list": {"type": "array"},
+        "any": {},
+        "either": {"type": ["string", "array"]},
+        "tree": {"$ref": "#/$defs/Tree"},
+        "meta": {"anyOf": [{"type": "object"}, {"type": "null"}]},
     },
 }
 
 
-@pytest.mark.parametrize(("key", "raw", "value"), [
-    ("text", "null", "null"), ("text", "007", "007"), ("text", "{", "{"), ("maybe", "null", None), ("maybe", "x", "x"), ("level", "low", "low"),
-    ("count", "12", 12), ("count", "75.0", 75), ("count", "007", "007"), ("ratio", "75.0", 75.0), ("ratio", "NaN", "NaN"), ("flag", "true", True),
-    ("flag", "yes", "yes"), ("flag", "True", "True"), ("list", "[1, 2]", [1, 2]), ("list", "['a']", "['a']"), ("any", "5", "5"), ("unknown", "5", "5"),
-    ("either", "[1]", [1]), ("either", "[x", "[x"), ("tree", "5", "5"), ("meta", "None", "None"), ("meta", "null", None), ("text", " a \n", " a \n"),
-])
+@pytest.mark.parametrize(
+    ("key", "raw", "value"),
+    [
+        ("text", "null", "null"),
+        ("text", "007", "007"),
+        ("text", "{", "{"),
+        ("maybe", "null", None),
+        ("maybe", "x", "x"),
+        ("level", "low", "low"),
+        ("count", "12", 12),
+        ("count", "75.0", 75),
+        ("count", "007", "007"),
+        ("ratio", "75.0", 75.0),
+        ("ratio", "NaN", "NaN"),
+        ("flag", "true", True),
+        ("flag", "yes", "yes"),
+        ("flag", "True", "True"),
+        ("list", "[1, 2]", [1, 2]),
+        ("list", "['a']", "['a']"),
+        ("any", "5", "5"),
+        ("unknown", "5", "5"),
+        ("either", "[1]", [1]),
+        ("either", "[x", "[x"),
+        ("tree", "5", "5"),
+        ("meta", "None", "None"),
+        ("meta", "null", None),
+        ("text", " a \n", " a \n"),
+    ],
+)
 def test_types_come_from_the_schema(key: str, raw: str, value: object) -> None:
     found = typed_value(raw, Tool("t", SCHEMA), key)
     assert (found, type(found)) == (value, type(value))

@@ -63,7 +63,10 @@ def test_each_fault_is_found_by_name_and_only_answers_are_checked() -> None:
     ids = completions["event_id"].to_pylist()
     assert ids[2] not in verdicts["event_id"].to_pylist()
     assert failures(verdicts) == {
-        ids[1]: ["reasoning_present", "content_present"], ids[3]: ["output_tokens_range", "round_trip"], ids[5]: ["refusal"], ids[7]: ["round_trip"],
+        ids[1]: ["reasoning_present", "content_present"],
+        ids[3]: ["output_tokens_range", "round_trip"],
+        ids[5]: ["refusal"],
+        ids[7]: ["round_trip"],
         ids[8]: ["reasoning_present"],
     }
     # A soft failure keeps no row out.
@@ -97,5 +100,8 @@ def test_half_a_surrogate_pair_in_a_detail_can_be_stored() -> None:
 
 
 def test_last_user_text() -> None:
-    assert last_user_text('[{"role": "user", "content": "a"}, {"role": "assistant"}, {"role": "user", "content": "b"}, {"role": "tool"}]') == "b"
+    assert (
+        last_user_text('[{"role": "user", "content": "a"}, {"role": "assistant"}, {"role": "user", "content": "b"}, {"role": "tool"}]')
+        == "b"
+    )
     assert [last_user_text(text) for text in ("", "{}", "[7]", '[{"role": "user", "content": [1]}]')] == [""] * 4

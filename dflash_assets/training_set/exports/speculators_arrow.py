@@ -1,7 +1,8 @@
 """Export `speculators-arrow`: the prepared dataset of speculators, which then skips its own tokenisation.
 
 `train/` and `eval/`, each a `save_to_disk` folder with input_ids list<int64>, loss_mask list<int64>, seq_len int64
-(its length-sorting sampler needs the column); `train/` also holds the token frequencies and vocabulary maps. The state
+(its length-sorting sampler needs the column); `ids` and `mask` store narrower types, as an existing set of another
+producer has them, whose datasets can't be concatenated with other ones; `train/` also holds the token frequencies and vocabulary maps. The state
 says "torch" as speculators' own does: its trainer calls `.tolist()` on what it reads, which lists don't have.
 
 The Arrow files are written here and not by `datasets`, in its documented layout (state.json, dataset_info.json,
@@ -26,13 +27,6 @@ from dflash_assets.training_set.exports.base import ExportContext, TrainingSet, 
 from dflash_assets.training_set.exports.vocabulary import write_vocabulary
 from dflash_assets.training_set.ragged import Ragged
 
-# `Sequence` is the one spelling of a list feature that datasets 2, 3, 4 and 5 all read.
-_LIST = {"feature": {"dtype": "int64", "_type": "Value"}, "_type": "Sequence"}
-_FEATURES = {"input_ids": _LIST, "loss_mask": _LIST, "seq_len": {"dtype": "int64", "_type": "Value"}}
-_SCHEMA = pa.schema(
-    [("input_ids", pa.list_(pa.int64())), ("loss_mask", pa.list_(pa.int64())), ("seq_len", pa.int64())],
-    metadata={"huggingface": json.dumps({"info": {"features": _FEATURES}})},
-)
 _ROWS_PER_BATCH = 1000
 """`datasets` finds a row by bisecting batches: small ones make random access fast."""
 
@@ -43,7 +37,11 @@ class SpeculatorsArrowOptions(RecipeModel):
     draft_vocab_size: PositiveInt | None = None
     """Size of the drafter's vocabulary: writes d2t and t2d for its most frequent ids; null: the drafter uses the target's."""
     rows_per_file: PositiveInt = 20000
-    """Rows of one Arrow file (16 bytes a token, uncompressed, as the trainer maps it)."""
+    """Rows of one Arrow file (16 bytes a token, uncompressed, as the trainer maps it; 5 with narrow types)."""
+    ids: Literal["int32", "int64"] = "int64"
+    """Type of the token ids; speculators' own is int64."""
+    mask: Literal["bool", "int8", "int32", "int64"] = "int64"
+    """Type of the loss mask's values; speculators' own is int64."""
     row_format: Literal["torch", "none"] = "torch"
     """What `load_from_disk` gives: `torch` tensors, as speculators needs, or `none` for Python lists, where torch is not installed."""
 
@@ -66,12 +64,36 @@ class SpeculatorsArrow:
         return written
 
 
+def _features(options: SpeculatorsArrowOptions) -> dict[str, Any]:
+    """Columns as `datasets` describes them. `Sequence` is the one spelling of a list that datasets 2, 3, 4 and 5 all read."""
+
+    def value(kind: str) -> dict[str, str]:
+        return {"dtype": kind, "_type": "Value"}
+
+    def values(kind: str) -> dict[str, Any]:
+        return {"feature": value(kind), "_type": "Sequence"}
+
+    return {"input_ids": values(options.ids), "loss_mask": values(options.mask), "seq_len": value("int64")}
+
+
+def _schema(options: SpeculatorsArrowOptions) -> Any:
+    return pa.schema(
+        [("input_ids", pa.list_(_arrow(options.ids))), ("loss_mask", pa.list_(_arrow(options.mask))), ("seq_len", pa.int64())],
+        metadata={"huggingface": json.dumps({"info": {"features": _features(options)}})},
+    )
+
+
+def _arrow(kind: str) -> Any:
+    return pa.type_for_alias(kind)
+
+
 def _write_dataset(training_set: TrainingSet, split: Split, folder: Path, options: SpeculatorsArrowOptions, counts: Any) -> int:
     rows = sum(file["rows"] for file in training_set.manifest["files"] if file["path"].startswith(f"{split}/"))
     total = max(1, -(-rows // options.rows_per_file))
     names = [f"data-{number:05d}-of-{total:05d}.arrow" for number in range(total)]
     files = iter(names)
-    writer = pa.ipc.new_stream(str(folder / next(files)), _SCHEMA)
+    schema = _schema(options)
+    writer = pa.ipc.new_stream(str(folder / next(files)), schema)
     room = options.rows_per_file
     for batch in training_set.batches(split, ["input_ids", "loss_mask"]):
         ids, mask = Ragged.from_arrow(batch["input_ids"]), Ragged.from_arrow(batch["loss_mask"])
@@ -79,17 +101,17 @@ def _write_dataset(training_set: TrainingSet, split: Split, folder: Path, option
             counts += np.bincount(ids.values[mask.values], minlength=len(counts))
         table = pa.Table.from_arrays(
             [
-                Ragged(ids.values.astype(np.int64), ids.offsets).to_arrow(pa.int64()),
-                Ragged(mask.values.astype(np.int64), mask.offsets).to_arrow(pa.int64()),
+                Ragged(ids.values.astype(options.ids), ids.offsets).to_arrow(_arrow(options.ids)),
+                Ragged(mask.values.astype(options.mask), mask.offsets).to_arrow(_arrow(options.mask)),
                 pa.array(ids.lengths),
             ],
-            schema=_SCHEMA,
+            schema=schema,
         )
         begin = 0
         while begin < table.num_rows:
             if room == 0:
                 writer.close()
-                writer = pa.ipc.new_stream(str(folder / next(files)), _SCHEMA)
+                writer = pa.ipc.new_stream(str(folder / next(files)), schema)
                 room = options.rows_per_file
             piece = table.slice(begin, room)
             writer.write_table(piece, max_chunksize=_ROWS_PER_BATCH)
@@ -116,6 +138,6 @@ def _write_dataset(training_set: TrainingSet, split: Split, folder: Path, option
     )
     write_text(
         folder / "dataset_info.json",
-        json.dumps({"citation": "", "description": "", "features": _FEATURES, "homepage": "", "license": ""}, indent=2),
+        json.dumps({"citation": "", "description": "", "features": _features(options), "homepage": "", "license": ""}, indent=2),
     )
     return rows

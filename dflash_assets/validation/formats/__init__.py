@@ -15,5 +15,7 @@ def format_of(family: str) -> Format:
     """The format of a model family. Raises RecipeError for a name nobody knows."""
     found = FORMATS.get(family)
     if found is None:
-        raise RecipeError(f"no conversation format is named {family!r}", where="target_model.family", todo=f"use one of {', '.join(FORMATS)}")
+        raise RecipeError(
+            f"no conversation format is named {family!r}", where="target_model.family", todo=f"use one of {', '.join(FORMATS)}"
+        )
     return found

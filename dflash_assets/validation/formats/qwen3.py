@@ -58,9 +58,11 @@ def _read(text: str, start: int) -> Block:
     if not text.startswith(CALL_CLOSE, tail):
         close = text.find(CALL_CLOSE, tail)
         if close < 0:
-            return broken("cut_call" if tail >= len(text) else "missing_tool_call_close", "no </tool_call> after the call", start, len(text))
+            return broken(
+                "cut_call" if tail >= len(text) else "missing_tool_call_close", "no </tool_call> after the call", start, len(text)
+            )
         reason = "two_objects" if text[tail] in "{[" else "extra_text_in_call"
-        return broken(reason, f"more than one JSON value in the block: {text[tail:tail + 40]!r}", start, close + len(CALL_CLOSE))
+        return broken(reason, f"more than one JSON value in the block: {text[tail : tail + 40]!r}", start, close + len(CALL_CLOSE))
     end = tail + len(CALL_CLOSE)
     if not isinstance(value, dict):
         return broken("not_an_object", f"the call is {type(value).__name__}, not an object", start, end)

@@ -24,9 +24,7 @@ _PARAMETER = re.compile(r"\s*+<parameter=([^<>\n]{1,256})>")
 _END = re.compile(r"\s*+</function>\s*+</tool_call>")
 _VALUE_END = re.compile(r"</parameter>(?=\s*+(?:<parameter=[^<>\n]{1,256}>|</function>\s*+</tool_call>))")
 # Markup on a line of its own, or a second closing tag at the end: the value runs into what follows it.
-_SWALLOWED = re.compile(
-    r"^[ \t]*+(?:<parameter=[^<>\n]{1,256}>|</function>[ \t]*+\n?[ \t]*+</tool_call>)|</parameter>\s*+\Z", re.MULTILINE
-)
+_SWALLOWED = re.compile(r"^[ \t]*+(?:<parameter=[^<>\n]{1,256}>|</function>[ \t]*+\n?[ \t]*+</tool_call>)|</parameter>\s*+\Z", re.MULTILINE)
 
 
 class Qwen35:

@@ -16,7 +16,17 @@ from dflash_assets.validation.rules.tool_calls import tool_args_schema, tool_cal
 BUILTIN: dict[str, Rule[Any]] = {
     found.name: found
     for found in (
-        reasoning_present, content_present, tool_calls_wellformed, tool_name_known, tool_args_schema, finish_reason,
-        output_tokens_range, no_repetition, clean_text, round_trip, language_match, refusal,
+        reasoning_present,
+        content_present,
+        tool_calls_wellformed,
+        tool_name_known,
+        tool_args_schema,
+        finish_reason,
+        output_tokens_range,
+        no_repetition,
+        clean_text,
+        round_trip,
+        language_match,
+        refusal,
     )
 }

@@ -54,15 +54,15 @@ def dirt(text: str, markers: tuple[str, ...] = ()) -> tuple[str, str] | None:
     for marker in markers:
         if marker in text:
             return "special_token", marker
-    if "<0x" in text and (byte := _BYTE.search(text)) is not None:
-        return "byte_piece", byte.group()
+    if "<0x" in text and (found := _BYTE.findall(text)):
+        return "byte_piece", ", ".join(list(dict.fromkeys(found))[:8])
     if text.isascii():
         data = text.encode()
     else:
         if "\ufffd" in text:
             return "replacement_character", f"{text.count(chr(0xFFFD))} x \ufffd"
-        if ("Ġ" in text or "Ċ" in text or "▁" in text) and (piece := _PIECE.search(text)) is not None:
-            return "byte_piece", repr(piece.group())
+        if ("Ġ" in text or "Ċ" in text or "▁" in text) and (found := _PIECE.findall(text)):
+            return "byte_piece", ", ".join(repr(piece) for piece in list(dict.fromkeys(found))[:8])
         try:
             data = text.encode()
         except UnicodeEncodeError:

@@ -27,7 +27,9 @@ def finish_reason(event: Event, context: ValidationContext, parameters: FinishRe
         if "length" in parameters.allowed:
             return PASSED
         if event.finish_reason != "length":
-            return failed("completion_tokens_equals_max_tokens", f"{event.output_tokens} tokens, the limit, though it says {event.finish_reason}")
+            return failed(
+                "completion_tokens_equals_max_tokens", f"{event.output_tokens} tokens, the limit, though it says {event.finish_reason}"
+            )
         return failed("length", "cut at the token limit" + (" inside the reasoning" if event.answer.reasoning_closed is False else ""))
     if event.finish_reason in parameters.allowed:
         return PASSED

@@ -20,9 +20,7 @@ def reasoning_present(event: Event, context: ValidationContext, parameters: NoPa
         return NOT_APPLICABLE
     answer = event.answer
     residual = [
-        name
-        for name, part in (("reasoning", answer.reasoning), ("content", answer.content))
-        if THINK_CLOSE in part or THINK_OPEN in part
+        name for name, part in (("reasoning", answer.reasoning), ("content", answer.content)) if THINK_CLOSE in part or THINK_OPEN in part
     ]
     if residual:
         return failed("residual_think_marker", f"think marker inside the {' and the '.join(residual)}")

@@ -77,7 +77,7 @@ def no_repetition(event: Event, context: ValidationContext, parameters: Repetiti
     if answer.calls or answer.faults:
         for span in answer.spans:
             if span.kind in ("call", "broken_call") and span.end - span.start >= parameters.dominating_chars:
-                found = loop(event.text[span.start:span.end], parameters)
+                found = loop(event.text[span.start : span.end], parameters)
                 if found is not None:
                     return failed(found[0], f"{found[1]} in a tool call")
         if len(answer.calls) >= parameters.identical_calls:
@@ -114,7 +114,7 @@ def _repeated_unit(text: str, parameters: RepetitionParameters) -> tuple[str, st
         reach = longest + _ANCHOR
         position = 0
         while position < last:
-            needle = text[position:position + _ANCHOR]
+            needle = text[position : position + _ANCHOR]
             following = position + step
             other = text.find(needle, position + 1, position + reach)
             for _ in range(_TRIES):
@@ -124,7 +124,7 @@ def _repeated_unit(text: str, parameters: RepetitionParameters) -> tuple[str, st
                 end = _run_end(text, position, period)
                 start = _run_start(text, position, period, step)
                 if _is_loop(end - start, period, len(text), parameters):
-                    return "repeated_unit", f"{text[start:start + min(period, 40)]!r} {(end - start) // period} times at {start}"
+                    return "repeated_unit", f"{text[start : start + min(period, 40)]!r} {(end - start) // period} times at {start}"
                 # A run followed to its end holds nothing new for the anchors inside it.
                 following = max(following, end - longest)
                 other = text.find(needle, other + 1, position + reach)
@@ -147,7 +147,7 @@ def _run_end(text: str, start: int, period: int) -> int:
     while step and matched < limit:
         step = min(step, limit - matched)
         begin = start + matched
-        if text[begin:begin + step] == text[begin + period:begin + period + step]:
+        if text[begin : begin + step] == text[begin + period : begin + period + step]:
             matched += step
             step *= 2
         else:

@@ -22,6 +22,7 @@ class RoundTripParameters(RecipeModel):
     """Share of events, chosen by a hash of their id, whose prompt is rendered and tokenised anew. The comparison with
     the blend's stored rendering is made for every event; a fresh one, much dearer, only has to show a changed template."""
 
+
 _HALF = "\ufffd"
 """An answer cut at the limit may end within a character: a decoder then shows its first bytes as this, an engine may leave them out."""
 
@@ -43,7 +44,7 @@ def round_trip(event: Event, context: ValidationContext, parameters: RoundTripPa
         decoded = context.decode(event.output_ids)
         if decoded != event.text and not (event.finish_reason == "length" and decoded.rstrip(_HALF) == event.text.rstrip(_HALF)):
             at = _first_difference(decoded, event.text)
-            return failed("text_differs", f"at character {at}: decoded {decoded[at:at + 20]!r}, engine {event.text[at:at + 20]!r}")
+            return failed("text_differs", f"at character {at}: decoded {decoded[at : at + 20]!r}, engine {event.text[at : at + 20]!r}")
         checked = True
     return PASSED if checked else NOT_APPLICABLE
 

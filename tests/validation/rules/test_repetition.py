@@ -34,7 +34,9 @@ LOOPS = {
     "numbered": "".join(f"{index}. Let me check the whole thing once more.\n" for index in range(200)),
     "lines between others": "".join(f"So the answer must be the smaller one, I think.\n{WORDS[index % 7]}\n" for index in range(60)),
     "chinese": "我需要再检查一遍这个答案。" * 60,
-    "shuffled phrases": " ".join(random.Random(index).choice(("the answer is four", "so we are done", "wait let me check")) for index in range(400)),
+    "shuffled phrases": " ".join(
+        random.Random(index).choice(("the answer is four", "so we are done", "wait let me check")) for index in range(400)
+    ),
 }
 
 
@@ -59,7 +61,9 @@ GUARDS = {
     "empty lines": "a\n" + "\n" * 50 + "b",
     "song": ("Oh the river runs so wide,\nand the winter's on our side.\n" + prose(random.Random(9), 40) + "\n") * 3,
     "hex": "".join(f"{random.Random(i).randrange(256):02x} " for i in range(900)),
-    "indented json": "{\n" + ",\n".join(f'            "key_{i}": {{"id": {i}, "name": "{WORDS[i]}", "value": null}}' for i in range(len(WORDS))) + "\n}",
+    "indented json": "{\n"
+    + ",\n".join(f'            "key_{i}": {{"id": {i}, "name": "{WORDS[i]}", "value": null}}' for i in range(len(WORDS)))
+    + "\n}",
 }
 
 
@@ -102,7 +106,9 @@ def test_never_raises(text: str) -> None:
     check(answer(text * 3))
 
 
-@pytest.mark.parametrize("text", ["!" * 1_000_000, "ab" * 500_000, prose(random.Random(1), 150_000), "a\n" * 500_000, ("x" * 30 + "y") * 32_000])
+@pytest.mark.parametrize(
+    "text", ["!" * 1_000_000, "ab" * 500_000, prose(random.Random(1), 150_000), "a\n" * 500_000, ("x" * 30 + "y") * 32_000]
+)
 def test_a_megabyte_takes_bounded_time(text: str) -> None:
     found = event(answer(text))
     start = time.process_time()

@@ -17,15 +17,18 @@ def of_json(arguments: Any, schema: dict[str, Any], name: str = "t") -> RuleResu
     return tool_args_schema.check(event(text, family="qwen3", tools=tools), context("qwen3"), NoParameters())
 
 
-@pytest.mark.parametrize(("text", "options", "expected"), [
-    (f"a\n</think>\n\n{CALL}", {"tools": [SEARCH]}, (True, None)),
-    ("a\n</think>\n\nplain", {"tools": [SEARCH]}, (None, None)),
-    ("a\n</think>\n\nplain", {"tools": [SEARCH], "tool_choice": "required"}, (False, "required_call_absent")),
-    ("a\n</think>\n\nplain", {"finish_reason": "tool_calls"}, (False, "finish_without_call")),
-    ("a\n</think>\n\n<config>\n</parameter>\n</config>", {}, (None, None)),
-    ("a\n</think>\n\n<config>\n</parameter>\n</config>", {"tools": [SEARCH]}, (False, "leaked_markup")),
-    ("a\n</think>\n\n<tool_call>\n</tool_call>", {}, (False, "empty_call")),
-])
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        (f"a\n</think>\n\n{CALL}", {"tools": [SEARCH]}, (True, None)),
+        ("a\n</think>\n\nplain", {"tools": [SEARCH]}, (None, None)),
+        ("a\n</think>\n\nplain", {"tools": [SEARCH], "tool_choice": "required"}, (False, "required_call_absent")),
+        ("a\n</think>\n\nplain", {"finish_reason": "tool_calls"}, (False, "finish_without_call")),
+        ("a\n</think>\n\n<config>\n</parameter>\n</config>", {}, (None, None)),
+        ("a\n</think>\n\n<config>\n</parameter>\n</config>", {"tools": [SEARCH]}, (False, "leaked_markup")),
+        ("a\n</think>\n\n<tool_call>\n</tool_call>", {}, (False, "empty_call")),
+    ],
+)
 def test_wellformed(text: str, options: dict[str, Any], expected: tuple[bool | None, str | None]) -> None:
     found = tool_calls_wellformed.check(event(text, **options), context(), NoParameters())
     assert (found.passed, found.reason) == expected
@@ -47,11 +50,19 @@ def test_name_known() -> None:
 INTEGER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
-@pytest.mark.parametrize(("arguments", "reason", "path"), [
-    ({"n": 1}, None, ""), ({"n": 75.0}, None, ""), ({"n": "1"}, "type", "n"), ({}, "required", "(arguments)"),
-    ({"n": 1, "m": 2}, "additionalProperties", "(arguments)"),
-    ([1], "arguments_not_an_object", ""), ('{"n": 1}', "double_encoded", ""), (None, "arguments_not_an_object", ""),
-])
+@pytest.mark.parametrize(
+    ("arguments", "reason", "path"),
+    [
+        ({"n": 1}, None, ""),
+        ({"n": 75.0}, None, ""),
+        ({"n": "1"}, "type", "n"),
+        ({}, "required", "(arguments)"),
+        ({"n": 1, "m": 2}, "additionalProperties", "(arguments)"),
+        ([1], "arguments_not_an_object", ""),
+        ('{"n": 1}', "double_encoded", ""),
+        (None, "arguments_not_an_object", ""),
+    ],
+)
 def test_schema(arguments: Any, reason: str | None, path: str) -> None:
     found = of_json(arguments, INTEGER)
     assert (found.passed, found.reason) == (reason is None, reason)
@@ -61,7 +72,8 @@ def test_schema(arguments: Any, reason: str | None, path: str) -> None:
 def test_schema_features() -> None:
     following = {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}
     schema = {
-        "type": "object", "$defs": {"Node": {"type": "object", "properties": {"next": following}, "required": ["next"]}},
+        "type": "object",
+        "$defs": {"Node": {"type": "object", "properties": {"next": following}, "required": ["next"]}},
         "properties": {"node": {"$ref": "#/$defs/Node"}, "unit": {"enum": ["c", "f"]}},
     }
     deep: Any = None
