@@ -1,10 +1,16 @@
 """The answer cache: journal and committed shards together. A known request key sends no request.
 
 Here: finding a remembered answer. Not here: writing it (`journal`, `shards`).
+
+A relaunched shard finds its answers in one or two files, which are read. After a changed blend each shard's answers lie
+scattered over all old files, and reading those anew for every shard would cost the square of their number (40 shards:
+27 s; 387 would take most of an hour). Then all committed answers are copied once, uncompressed, to a scratch file in
+which each of them is one seek away; it vanishes with the process.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +21,26 @@ import pyarrow.parquet as pq
 from dflash_assets.generation.journal import Answer, Journal
 from dflash_assets.resources.store import Store
 from dflash_assets.rows import RESENT
+
+FEW_FILES = 4
+"""Files that are read for one shard; more of them mean that the blend has changed."""
+_COLUMNS = [
+    "request_key",
+    "outcome",
+    "text",
+    "output_ids",
+    "finish_reason",
+    "matched_stop",
+    "detail",
+    "attempts",
+    "ids_exact",
+    "engine",
+    "engine_version",
+    "model_revision",
+    "server",
+    "started_at",
+    "seconds",
+]
 
 
 class KnownAnswers:
@@ -27,6 +53,7 @@ class KnownAnswers:
     def __init__(self, store: Store, journal: Journal) -> None:
         self._store, self._journal = store, journal
         self._files: dict[str, Path] | None = None
+        self._scratch: _Scratch | None = None
 
     def find(self, keys: Iterable[str]) -> dict[str, Answer]:
         """Known answers of these keys."""
@@ -53,12 +80,42 @@ class KnownAnswers:
         for key in keys:
             if key in self._files:
                 by_file.setdefault(self._files[key], []).append(key)
+        if self._scratch is None and len(by_file) > FEW_FILES:
+            self._scratch = _Scratch(self._store.work / "tmp", dict.fromkeys(self._files.values()))
+        if self._scratch is not None:
+            return self._scratch.find(keys)
         found: dict[str, Answer] = {}
         for path, wanted in by_file.items():
-            table = pq.read_table(path, filters=pc.field("request_key").isin(wanted))
-            for row in table.to_pylist():
-                if row["outcome"] not in RESENT:
-                    found[row["request_key"]] = answer_of(row)
+            table = pq.read_table(path, columns=_COLUMNS, filters=pc.field("request_key").isin(wanted))
+            found.update((row["request_key"], answer_of(row)) for row in table.to_pylist() if row["outcome"] not in RESENT)
+        return found
+
+
+class _Scratch:
+    """All answers of some completions files, each one seek away. Newer files come later and win."""
+
+    def __init__(self, folder: Path, files: Iterable[Path]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the run
+        self._places: dict[str, tuple[int, int]] = {}
+        offset = 0
+        for path in files:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=500, columns=_COLUMNS):
+                    for row in batch.to_pylist():
+                        if row["outcome"] not in RESENT:
+                            length = self._file.write(answer_of(row).encode())
+                            self._places[row["request_key"]] = (offset, length)
+                            offset += length
+
+    def find(self, keys: Iterable[str]) -> dict[str, Answer]:
+        """Those of the keys that are here."""
+        found: dict[str, Answer] = {}
+        for key in keys:
+            if key in self._places:
+                offset, length = self._places[key]
+                self._file.seek(offset)
+                found[key] = Answer.decode(self._file.read(length))
         return found
 
 
@@ -68,7 +125,7 @@ def answer_of(row: Mapping[str, Any]) -> Answer:
         key=row["request_key"],
         outcome=row["outcome"],
         text=row["text"],
-        output_ids=tuple(row["output_ids"]),
+        output_ids=row["output_ids"],
         finish_reason=row["finish_reason"],
         matched_stop=row["matched_stop"],
         detail=row["detail"],

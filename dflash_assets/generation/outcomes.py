@@ -69,8 +69,11 @@ def _token_fault(reply: GenerationReply, rules: AnswerRules) -> str | None:
             return f"ended by {matched[:80]!r}"
     if reply.ids_exact and reply.completion_tokens != len(reply.output_ids):
         return f"{len(reply.output_ids)} ids, but {reply.completion_tokens} tokens reported"
-    outside = next((token for token in reply.output_ids if not 0 <= token < rules.vocab_size), None)
-    return None if outside is None else f"token id {outside} is outside the vocabulary of {rules.vocab_size}"
+    for extreme in (min, max):  # thousands of ids an answer: a loop over them would cost as much as receiving them
+        token = extreme(reply.output_ids, default=0)
+        if not 0 <= token < rules.vocab_size:
+            return f"token id {token} is outside the vocabulary of {rules.vocab_size}"
+    return None
 
 
 def of_error(error: EngineError) -> Verdict:

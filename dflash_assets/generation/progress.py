@@ -1,6 +1,7 @@
 """Progress: counts of a generation run, its rates, and the time left, from second 0.
 
-Here: counters, rates, the snapshot written to progress.json. Not here: drawing it (`dflash_assets.cli.live`).
+Here: counters, rates, the snapshot written to progress.json. `outcomes` counts answers that are final, `faults` attempts
+that went wrong (most of them are tried again), by kind of fault. Not here: drawing it (`dflash_assets.cli.live`).
 The clock is passed in, so that tests don't wait.
 """
 
@@ -31,6 +32,9 @@ class Progress:
         self.tokens_by_server: Counter[str] = Counter()
         self.phase = "starting"
         self.message: str | None = None
+        self.faults: Counter[str] = Counter()
+        self.last_fault: str | None = None
+        self.servers: dict[str, dict[str, Any]] = {}
         self._recent: deque[tuple[float, int]] = deque()
 
     def cached(self, answers: int) -> None:
@@ -50,6 +54,11 @@ class Progress:
         while self._recent and self._recent[0][0] < now - RATE_WINDOW:
             self._recent.popleft()
 
+    def fault(self, kind: str, server: str, detail: str | None) -> None:
+        """One attempt went wrong, whether or not it is tried again."""
+        self.faults[kind] += 1
+        self.last_fault = f"{server}: {kind}: {detail}"
+
     def snapshot(self) -> dict[str, Any]:
         """What progress.json holds: counts, rates (per second), seconds left (null while nothing can be said)."""
         now = self._clock()
@@ -66,12 +75,15 @@ class Progress:
             "cached": self.answers_cached,
             "failed": failed,
             "outcomes": dict(self.outcomes),
+            "faults": dict(self.faults),
+            "last_fault": self.last_fault,
             "shards_total": self.shards_total,
             "shards_done": self.shards_done,
             "shards_failed": self.shards_failed,
             "requests_sent": self.requests_sent,
             "in_flight": self.in_flight,
             "slots": self.slots,
+            "servers": self.servers,
             "output_tokens": self.output_tokens,
             "prompt_tokens": self.prompt_tokens,
             "answers_per_second": round(rate, 3),

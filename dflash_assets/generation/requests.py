@@ -1,6 +1,6 @@
-"""What is asked: one `Ask` for each answer wanted, and the key under which its answer is remembered.
+"""What is asked: one `Ask` for each answer wanted, the key under which its answer is remembered, the shard it belongs to.
 
-Here: request keys, event ids, request ids. Not here: sending (`window`) and remembering (`journal`, `answers`).
+Here: request keys, event ids, request ids, open shards. Not here: sending (`window`) and remembering (`journal`, `answers`).
 
 Identity is content, never position: the key hashes the prompt's token ids, sampling parameters, sample number,
 attempt of sample, model revision and template. The same key means the same answer and no GPU. The recipe's other
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from dflash_assets.generation.journal import Answer
 from dflash_assets.tables import canonical_json, digest
 
 
@@ -56,6 +57,21 @@ class KeyFacts:
         """Key of one answer: sha256 over ids and facts, 32 hex digits."""
         ids = np.asarray(prompt_ids, dtype="<i4").tobytes()
         return digest(ids, self.answering, self.template_sha, f"{turn}/{sample}/{attempt_of_sample}")
+
+
+@dataclass(slots=True)
+class OpenShard:
+    """One shard with answers missing."""
+
+    shard: int
+    asks: list[Ask]
+    answers: dict[str, Answer]
+    """By request key: what is known and durable."""
+
+    @property
+    def missing(self) -> list[Ask]:
+        """Asks without an answer yet."""
+        return [ask for ask in self.asks if ask.key not in self.answers]
 
 
 def key_facts(answering: Mapping[str, object], template_sha: str) -> KeyFacts:

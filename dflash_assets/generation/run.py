@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.progress import Progress
+from dflash_assets.generation.requests import OpenShard
 from dflash_assets.generation.servers import Fleet, Server
+from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.shards import ShardOutcome, ShardPlan, Shards, pending
-from dflash_assets.generation.window import OpenShard, Window, WindowSettings
+from dflash_assets.generation.window import Window
 from dflash_assets.resources.engines.base import Engine, EngineError
 from dflash_assets.resources.store import Store, StoreFault
 

@@ -1,19 +1,34 @@
 """One server as the window sees it: its slots, what is in flight, whether it is trusted.
 
-Here: capacity, least-outstanding choice, the circuit breaker. Not here: talking to a server (`resources.engines`),
-retries of a request (`outcomes`), launching servers (`resources.fleet`).
+Here: capacity, least-outstanding choice, the circuit breaker. Not here: talking to a server (`resources.engines`), how
+fast its window grows and shrinks (`flow`), probing it while it is down (`watch`), retries of a request (`outcomes`),
+launching servers (`resources.fleet`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from dflash_assets.resources.engines.base import Engine, EngineError, EngineInfo
+from dflash_assets.generation.flow import SendWindow
+from dflash_assets.generation.order import Job
+from dflash_assets.resources.engines.base import Engine, EngineInfo, EngineLoad
 
 BREAKER_FAILURES = 3
 """Transport failures in a row after which a server gets no more requests until it answers a probe."""
+CROWDED_SHARE = 0.25
+"""Requests queued on a server beyond the queue we want there, as a share of what it runs, that make us send less."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request in flight."""
+
+    job: Job
+    task: asyncio.Task[Any]
+    sent_at: float
+    """Seconds, monotonic."""
 
 
 @dataclass(slots=True)
@@ -24,13 +39,22 @@ class Server:
     info: EngineInfo
     limit: int | None = None
     """Requests in flight at most, from the recipe; None trusts the server's own count."""
-    capacity: int = 1
-    in_flight: int = 0
+    capacity: int = 0
+    """Requests in flight at most, by the server's own count; 0 until it was asked."""
+    calls: dict[str, Call] = field(default_factory=dict)
+    """Requests in flight by request key."""
+    flow: SendWindow = field(default_factory=SendWindow)
     failures: int = 0
     """Transport failures since the last reply of any kind."""
     down: bool = False
+    gone: bool = False
+    """Down because it refuses connections: the process has ended."""
+    idle_since: float | None = None
+    """Since when (monotonic) it says that it has no work although requests of ours are in flight; None: it works."""
     answered: int = 0
     output_tokens: int = 0
+    probe: asyncio.Task[bool] | None = None
+    """The question whether it lives, while it is open."""
 
     @property
     def name(self) -> str:
@@ -38,18 +62,34 @@ class Server:
         return self.info.server
 
     @property
-    def free(self) -> int:
-        """Slots that could take a request now."""
-        return 0 if self.down else self.capacity - self.in_flight
+    def in_flight(self) -> int:
+        """Requests sent and not answered."""
+        return len(self.calls)
 
-    async def measure(self) -> None:
-        """Take the capacity from the server's own count: what it runs at once plus a small queue, so that a slot never idles between two requests.
+    @property
+    def free(self) -> int:
+        """Requests it could take now."""
+        return 0 if self.down else self.flow.limit(self.capacity) - len(self.calls)
+
+    async def measure(self) -> EngineLoad:
+        """Take the capacity from the server's own count: what it runs at once plus a small queue, so that a slot never
+        idles between two requests; less while more than that queue piles up there, as on hybrid models, which run
+        fewer requests than they report.
 
         Raises EngineError when it doesn't answer.
         """
         load = await self.engine.load()
-        queued = 0 if self.info.engine == "embedded" else min(64, max(8, load.max_running // 5))
-        self.capacity = max(1, min(load.max_running + queued, self.limit or load.max_running + queued))
+        queue = 0 if self.info.engine == "embedded" else min(64, max(8, load.max_running // 5))
+        ceiling = max(1, min(load.max_running + queue, self.limit or load.max_running + queue))
+        surplus = load.queued - queue
+        if surplus > CROWDED_SHARE * load.max_running:
+            self.capacity = max(1, min(self.capacity or ceiling, ceiling) - surplus)
+        elif self.capacity == 0:
+            self.capacity = ceiling
+        elif load.queued <= queue // 2:
+            self.capacity = min(ceiling, self.capacity + max(1, ceiling // 8))
+        self.capacity = min(self.capacity, ceiling)
+        return load
 
     def succeeded(self) -> None:
         """A reply arrived, good or bad: the server lives."""
@@ -58,10 +98,7 @@ class Server:
     def failed(self) -> bool:
         """A transport failure; true when it opens the breaker."""
         self.failures += 1
-        if self.down or self.failures < BREAKER_FAILURES:
-            return False
-        self.down = True
-        return True
+        return not self.down and self.failures >= BREAKER_FAILURES
 
 
 @dataclass(slots=True)
@@ -80,23 +117,31 @@ class Fleet:
         """Requests sent and not answered."""
         return sum(server.in_flight for server in self.servers)
 
-    def choose(self, avoid: Iterable[str] = ()) -> Server | None:
-        """The server with the smallest filled share of its slots, rather not one of `avoid`; None when all are full or down."""
-        avoided = set(avoid)
-        free = [server for server in self.servers if server.free > 0]
-        if not free:
-            return None
-        return min(free, key=lambda server: (server.name in avoided, server.in_flight / server.capacity, server.name))
+    @property
+    def growing(self) -> bool:
+        """Whether a server will take more in a moment without any reply."""
+        return any(not server.down and server.flow.growing(server.capacity) for server in self.servers)
 
-    async def revive(self, server: Server, seconds: float = 2.0) -> None:
-        """Probe a server that is down until it answers, with growing pauses up to 30 s; then trust it again, with few slots first."""
-        pause = seconds
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                await server.measure()
-            except EngineError:
-                pause = min(30.0, pause * 1.5)
-                continue
-            server.down, server.failures = False, 0
-            return
+    @property
+    def up(self) -> set[str]:
+        """Names of the servers that take requests at all."""
+        return {server.name for server in self.servers if not server.down}
+
+    def freest(self) -> Server | None:
+        """The server with the smallest filled share of its slots; None when all are full or down."""
+        free = [server for server in self.servers if server.free > 0]
+        return min(free, key=lambda server: (server.in_flight / server.capacity, server.name), default=None)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """What progress.json says about each server."""
+        return {
+            server.name: {
+                "down": server.down,
+                "in_flight": server.in_flight,
+                "slots": server.capacity,
+                "allowed": server.flow.limit(server.capacity),
+                "answered": server.answered,
+                "output_tokens": server.output_tokens,
+            }
+            for server in self.servers
+        }

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from dflash_assets.generation.answers import KnownAnswers
 from dflash_assets.generation.journal import Answer, Journal
-from dflash_assets.generation.requests import Ask, KeyFacts, shard_asks
-from dflash_assets.generation.window import OpenShard
+from dflash_assets.generation.requests import Ask, KeyFacts, OpenShard, shard_asks
 from dflash_assets.resources.store import Entry, Store
 from dflash_assets.rows import ANSWERED, COMPLETION, RESENT
 from dflash_assets.tables import digest, write_rows

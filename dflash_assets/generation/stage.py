@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dflash_assets.generation.outcomes import AnswerRules
 from dflash_assets.generation.requests import key_facts
 from dflash_assets.generation.run import Generation, GenerationRun
+from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.shards import ShardFacts, ShardPlan, Shards, shard_name
-from dflash_assets.generation.window import WindowSettings
 from dflash_assets.recipe.fingerprint import answering, completions_fingerprint
 from dflash_assets.resources.engines.base import Engine, SamplingParameters
 from dflash_assets.resources.store import Entry
@@ -38,7 +38,9 @@ def shard_plans(workspace: Workspace, shards: Sequence[int]) -> list[ShardPlan]:
     return plans
 
 
-def generation_run(workspace: Workspace, shards: Sequence[int], engines: Callable[[], Sequence[tuple[Engine, int | None]]]) -> GenerationRun:
+def generation_run(
+    workspace: Workspace, shards: Sequence[int], engines: Callable[[], Sequence[tuple[Engine, int | None]]]
+) -> GenerationRun:
     """A run over these shards; iterate it. `engines` is only called when something has to be asked."""
     recipe = workspace.recipe
     blend = workspace.entry("blend", make="blend")

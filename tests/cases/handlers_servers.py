@@ -88,7 +88,9 @@ def _context(row: dict[str, Any], make: Callable[[str], Engine]) -> None:
     assert len(played.paths) == 1
 
 
-def _then_ok(kind: str, *, snippet: str | None = None, retry_after: float | None = None) -> Callable[[dict[str, Any], Callable[[str], Engine]], None]:
+def _then_ok(
+    kind: str, *, snippet: str | None = None, retry_after: float | None = None
+) -> Callable[[dict[str, Any], Callable[[str], Engine]], None]:
     """All steps but the last fail as `kind`, none of them ends the engine, and the last one answers."""
 
     def check(row: dict[str, Any], make: Callable[[str], Engine]) -> None:
@@ -161,7 +163,20 @@ def _backwards(row: dict[str, Any], make: Callable[[str], Engine]) -> None:
 
 
 _CHECKS: dict[str, Callable[[dict[str, Any], Callable[[str], Engine]], None]] = {
-    "S601": _context, "S602": _context, "S603": _then_ok("busy", retry_after=2.0), "S606": _then_ok("disconnected"),
-    "S607": _hanging, "S611": _wrong_model, "S613": _then_ok("bad_body", snippet="502 Bad Gateway"), "S614": _then_ok("bad_body"),
-    "S615": _then_ok("bad_body"), "S617": _unwell, "S618": _hanging, "S619": _backwards, "S622": _no_usage, "S626": _base_urls,
+    "S601": _context,
+    "S602": _context,
+    "S603": _then_ok("busy", retry_after=2.0),
+    "S606": _then_ok("disconnected"),
+    "S607": _hanging,
+    "S611": _wrong_model,
+    "S613": _then_ok("bad_body", snippet="502 Bad Gateway"),
+    "S614": _then_ok("bad_body"),
+    "S615": _then_ok("bad_body"),
+    "S617": _unwell,
+    "S618": _hanging,
+    "S619": _backwards,
+    "S622": _no_usage,
+    "S626": _base_urls,
 }
+KNOWN = frozenset(_CHECKS)
+"""Ids of the rows that are checked here."""

@@ -20,8 +20,21 @@ from dflash_assets.generation.journal import MAGIC, Answer, Journal
 
 def an_answer(key: str, text: str = "text", ids: tuple[int, ...] = (1, 2, 3)) -> Answer:
     return Answer(
-        key=key, outcome="ok", text=text, output_ids=ids, finish_reason="stop", matched_stop="2", detail=None, attempts=1, ids_exact=True,
-        engine="embedded", engine_version="1", model_revision="r", server="in-process", started_at=1_700_000_000_000_000, seconds=0.5,
+        key=key,
+        outcome="ok",
+        text=text,
+        output_ids=ids,
+        finish_reason="stop",
+        matched_stop="2",
+        detail=None,
+        attempts=1,
+        ids_exact=True,
+        engine="embedded",
+        engine_version="1",
+        model_revision="r",
+        server="in-process",
+        started_at=1_700_000_000_000_000,
+        seconds=0.5,
     )
 
 
@@ -168,8 +181,10 @@ WRITER = textwrap.dedent("""
     journal = Journal(Path(sys.argv[1]), group_seconds=0.002, segment_bytes=20000)
     start = int(sys.argv[2])
     for number in range(start, start + 100000):
-        answer = Answer(key=f"k{number}", outcome="ok", text="x" * (number % 700), output_ids=tuple(range(number % 50)), finish_reason="stop",
-            matched_stop=None, detail=None, attempts=1, ids_exact=True, engine="e", engine_version="1", model_revision="r", server="s", started_at=1, seconds=0.1)
+        answer = Answer(key=f"k{number}", outcome="ok", text="x" * (number % 700), output_ids=tuple(range(number % 50)),
+            finish_reason="stop",
+            matched_stop=None, detail=None, attempts=1, ids_exact=True,
+            engine="e", engine_version="1", model_revision="r", server="s", started_at=1, seconds=0.1)
         journal.append(answer).result()
         print(number, flush=True)
 """)

@@ -10,7 +10,9 @@ from dflash_assets.resources.engines.base import EngineError, GenerationReply
 RULES = AnswerRules(frozenset({2}), 100, "</think>")
 
 
-def reply(text: str = "t</think>x", ids: tuple[int, ...] = (5, 2), finish: str = "stop", matched: int | str | None = 2, **kw: object) -> GenerationReply:
+def reply(
+    text: str = "t</think>x", ids: tuple[int, ...] = (5, 2), finish: str = "stop", matched: int | str | None = 2, **kw: object
+) -> GenerationReply:
     tokens = kw.pop("tokens", len(ids))
     return GenerationReply(ids, text, finish, matched, kw.pop("exact", True), 3, tokens, **kw)  # type: ignore[arg-type]
 

@@ -22,7 +22,8 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_assets.generation.window.backoff_seconds", lambda attempt, retry_after: 0.001)
+    monkeypatch.setattr("dflash_assets.generation.attempts.backoff_seconds", lambda attempt, retry_after: 0.001)
+    monkeypatch.setattr("dflash_assets.generation.watch.REVIVAL_SECONDS", 0.05)
 
 
 def rows(store: DirectoryStore) -> list[dict[str, object]]:
@@ -267,3 +268,45 @@ def test_prompts_that_render_to_the_same_ids_share_one_answer(store: DirectorySt
     assert len(engine.seen) == 3
     assert len({row["event_id"] for row in rows(store)}) == 8
     assert run.progress.snapshot()["prompts_done"] == 8
+
+
+def test_a_reshuffled_blend_finds_every_answer_again(store: DirectoryStore, tmp_path: Path) -> None:
+    """Each new shard's answers are scattered over all old files; what failed there is asked again, and only that."""
+    import random
+
+    from dflash_assets.generation.answers import FEW_FILES
+    from dflash_assets.generation.shards import ShardPlan
+    from dflash_assets.rows import SHARD_PROMPT
+    from dflash_assets.tables import write_rows
+    from tests.support.generation import prompt_row
+
+    broken = ScriptedEngine(script=lambda request, tries: EngineError("timed_out", "late") if request.prompt_ids[1] == 3 + 17 else None)
+    run_all(store, write_shards(tmp_path, 10, 6), [broken], shard_facts=facts(failure_limit=0.5))
+    before = {row["request_key"]: row for row in rows(store)}
+    numbers = list(range(60))
+    random.Random(1).shuffle(numbers)
+    plans: list[ShardPlan] = []
+    for shard in range(3):
+        path = tmp_path / f"shuffled-{shard}.parquet"
+        write_rows(path, SHARD_PROMPT, [prompt_row(number, shard) for number in numbers[shard * 20 : shard * 20 + 20]])
+        plans.append(ShardPlan(shard, path, 20, f"shuffled-{shard}"))
+    assert len({number // 6 for number in numbers[:20]}) > FEW_FILES
+    engine = ScriptedEngine()
+    outcomes = run_all(store, plans, [engine])
+    assert all(outcome.error is None for outcome in outcomes)
+    assert [request.prompt_ids[1] for request in engine.seen] == [3 + 17]
+    again = [row for row in rows(store) if row["prompt_id"] in {f"p{number:05d}" for number in numbers}]
+    same = [name for name in before[again[0]["request_key"]] if name not in ("shard",)]  # type: ignore[index]
+    for row in again:
+        if row["prompt_id"] != "p00017" and row["request_key"] in before:
+            assert {name: row[name] for name in same} == {name: before[row["request_key"]][name] for name in same}
+
+
+def test_ids_that_fit_no_integer_column_are_invalid_tokens_and_no_crash(store: DirectoryStore, tmp_path: Path) -> None:
+    huge = GenerationReply((10, 2**40), "fine", "stop", 2, True, 3, 2)
+    engine = ScriptedEngine(script=lambda request, tries: huge if request.prompt_ids[1] == 3 else None)
+    run_all(store, write_shards(tmp_path, 1, 5), [engine], shard_facts=facts(failure_limit=1.0))
+    [bad] = [row for row in rows(store) if row["outcome"] != "ok"]
+    assert bad["outcome"] == "invalid_tokens"
+    assert str(2**40) in str(bad["detail"])
+    assert bad["output_ids"] == []

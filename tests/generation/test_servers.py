@@ -1,0 +1,89 @@
+"""Capacity from a server's own counts, and the choice among servers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dflash_assets.generation.servers import BREAKER_FAILURES, Fleet, Server
+from dflash_assets.resources.engines.base import EngineInfo, EngineLoad
+from tests.support.engines import ScriptedEngine
+
+
+class Reporting(ScriptedEngine):
+    """An engine whose counts are set by the test."""
+
+    def __init__(self, name: str = "fake-1") -> None:
+        super().__init__(name)
+        self.said = EngineLoad(0, 0, 72)
+
+    async def load(self) -> EngineLoad:
+        return self.said
+
+
+def server(engine: Reporting, limit: int | None = None) -> Server:
+    return Server(engine, EngineInfo("sglang", "1", "m", None, None, engine.name), limit)
+
+
+def measured(one: Server, *loads: EngineLoad) -> list[int]:
+    assert isinstance(one.engine, Reporting)
+    found: list[int] = []
+    for load in loads:
+        one.engine.said = load
+        asyncio.run(one.measure())
+        found.append(one.capacity)
+    return found
+
+
+@pytest.mark.parametrize(("slots", "capacity"), [(1, 9), (40, 48), (72, 86), (256, 307), (1000, 1064)])
+def test_a_small_queue_beyond_the_slots(slots: int, capacity: int) -> None:
+    assert measured(server(Reporting()), EngineLoad(0, 0, slots)) == [capacity]
+
+
+def test_the_recipe_limit_holds() -> None:
+    assert measured(server(Reporting(), limit=50), EngineLoad(0, 0, 72)) == [50]
+
+
+def test_a_server_that_runs_fewer_than_it_reports_is_not_crowded() -> None:
+    """A hybrid model reports 72 slots and runs 37: the rest piles up in its queue."""
+    first, second, third = measured(server(Reporting()), EngineLoad(0, 0, 72), EngineLoad(37, 49, 72), EngineLoad(37, 14, 72))
+    assert first == 86
+    assert second == 51 == third, "37 running and the queue we want"
+
+
+def test_room_comes_back_step_by_step_when_the_queue_empties() -> None:
+    one = server(Reporting())
+    found = measured(one, EngineLoad(0, 0, 72), EngineLoad(37, 49, 72), *[EngineLoad(50, 0, 72)] * 6)
+    assert found[1:5] == [51, 61, 71, 81]
+    assert found[-1] == 86
+
+
+def test_a_capacity_that_falls_is_followed_at_once() -> None:
+    assert measured(server(Reporting()), EngineLoad(0, 0, 72), EngineLoad(30, 0, 30)) == [86, 38]
+
+
+def test_the_breaker_opens_after_failures_in_a_row_only() -> None:
+    one = server(Reporting())
+    for _ in range(5):
+        assert [one.failed() for _ in range(BREAKER_FAILURES - 1)] == [False] * (BREAKER_FAILURES - 1)
+        one.succeeded()
+    assert [one.failed() for _ in range(BREAKER_FAILURES)][-1] is True
+
+
+def test_the_freest_by_share_of_its_slots() -> None:
+    big, small = server(Reporting("big")), server(Reporting("small"))
+    measured(big, EngineLoad(0, 0, 200))
+    measured(small, EngineLoad(0, 0, 10))
+    fleet = Fleet([big, small])
+    for number in range(8):
+        big.calls[str(number)] = None  # type: ignore[assignment]
+    assert fleet.freest() is small
+    small.calls["x"] = None  # type: ignore[assignment]
+    assert fleet.freest() is big, "8 of 240 is less than 1 of 18"
+    big.down = True
+    assert fleet.freest() is small
+    assert fleet.slots == small.capacity
+    assert fleet.up == {"small"}
+    small.down = True
+    assert fleet.freest() is None
