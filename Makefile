@@ -33,7 +33,7 @@ test: lint
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 ## make test-sglang   the engine contract on a real SGLang server on the CPU (installs it once into .venv-sglang, 3.5 GB)
