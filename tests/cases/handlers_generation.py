@@ -58,9 +58,10 @@ def handle(row: dict[str, Any]) -> None:
         assert sorted(final) == sorted(wanted), "nothing lost, nothing twice"
         assert requests == [name for name in wanted if name not in done]
         return
-    if row.get("input_format") == "http_behaviour" and row["id"] in RUNS:
+    check = check_of(row) if row.get("input_format") == "http_behaviour" else None
+    if check is not None:
         with ThreadPoolExecutor(len(ROUTES)) as both:
-            for done_check in [both.submit(RUNS[row["id"]], row, route) for route in ROUTES]:
+            for done_check in [both.submit(check, row, route) for route in ROUTES]:
                 done_check.result()
         if row["id"] in handlers_servers.KNOWN:
             handlers_servers.handle(row)
@@ -271,21 +272,25 @@ def _thinking_is_said(row: dict[str, Any], route: str) -> None:
             assert body["input_ids"] == played.rows[0]["prompt_ids"]
 
 
-RUNS: dict[str, Callable[[dict[str, Any], str], None]] = {
-    "S601": _context,
-    "S602": _context,
-    "S603": _recovers,
-    "S606": _recovers,
-    "S607": _hangs,
-    "S610": _never_back,
-    "S611": _other_model,
-    "S613": _recovers,
-    "S614": _recovers,
-    "S615": _recovers,
-    "S617": _unwell,
-    "S618": _hangs,
-    "S619": _backwards,
-    "S622": _no_usage,
-    "S626": _base_urls,
-    "R219": _thinking_is_said,
-}
+_BY_EXPECTATION: tuple[tuple[str, Callable[[dict[str, Any], str], None]], ...] = (
+    ("request_body_contains", _thinking_is_said),
+    ("run_stops_before_first_generation", _other_model),
+    ("run_stops", _never_back),
+    ("server_not_marked_dead", _unwell),
+    ("for_each_row", _backwards),
+    ("output_tokens_source", _no_usage),
+    ("requested_paths", _base_urls),
+)
+
+
+def check_of(row: dict[str, Any]) -> Callable[[dict[str, Any], str], None] | None:
+    """The check of a row of server behaviour, by what it expects and never by its id; None for a row about content."""
+    expected = row["expected"]
+    for key, check in _BY_EXPECTATION:
+        if key in expected:
+            return check
+    if expected.get("failure_kind") == "timeout":
+        return _hangs
+    if expected.get("failure_kind") == "context_length" or "context_length" in str(expected.get("either", "")):
+        return _context
+    return _recovers if expected.get("row_status") == "ok" else None
