@@ -1,7 +1,7 @@
 """Scripted replies: what the server says instead of an answer, request by request.
 
 Here: the steps of the recorded cases (family `6_servers`) and their translation from the chat route to `/generate`. Not here:
-normal answers (`server.py`).
+normal answers (`server.py`) and faults by share (`faults.py`).
 
 A step is a dict: `on` ("POST /v1/chat/completions") binds it to a route for good; others are used up one per generation request.
 `delay_s` and `hang` say when it replies; `status`, `headers`, `json`, `json_content` (an answer; `{prompt}` stands for the last user turn)
@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from aiohttp import web
 
+from dflash_assets.simulator.http import Exchange
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 
 GENERATION_ROUTES = ("/generate", "/v1/chat/completions")
-_FOR_EVER = 1e6
 
 
 class Script:
@@ -38,34 +37,33 @@ class Script:
             return bound
         return self._queue.pop(0) if path in GENERATION_ROUTES and self._queue else None
 
-    async def play(self, step: Mapping[str, Any], request: web.Request) -> web.StreamResponse:
-        """Reply as the step says."""
-        await asyncio.sleep(_FOR_EVER if step.get("hang") else step.get("delay_s", 0))
-        status, headers = step.get("status", 200), dict(step.get("headers", {}))
+    def play(self, step: Mapping[str, Any], exchange: Exchange) -> None:
+        """Reply as the step says, when it says."""
+        if step.get("hang"):
+            return
+        if step.get("delay_s"):
+            asyncio.get_running_loop().call_later(step["delay_s"], self._reply, step, exchange)
+        else:
+            self._reply(step, exchange)
+
+    def _reply(self, step: Mapping[str, Any], exchange: Exchange) -> None:
+        status, headers, kind = step.get("status", 200), dict(step.get("headers", {})), "text/plain"
         if "json_content" in step or "json" in step:
-            body = step["json"] if "json" in step else await self._content(step["json_content"], request)
-            body = generate_shape(body, self._tokenizer) if request.path == "/generate" else body
-            raw = orjson.dumps(body)
-            headers.setdefault("Content-Type", "application/json")
+            body = step["json"] if "json" in step else self._content(step["json_content"], exchange)
+            raw = orjson.dumps(generate_shape(body, self._tokenizer) if exchange.path == "/generate" else body)
+            kind = "application/json"
         else:
             raw = step.get("text", "").encode()
-            headers.setdefault("Content-Type", "text/plain")
-        raw = raw[: step.get("send_bytes_of_json", len(raw))]
-        promised = step.get("content_length_extra", 0) + (len(raw) if "send_bytes_of_json" not in step else len(raw) + 1)
-        response = web.StreamResponse(
-            status=status, headers={**headers, "Content-Length": str(promised if step.get("then") == "close" else len(raw))}
-        )
-        await response.prepare(request)
-        await response.write(raw)
-        if step.get("then") == "close" and request.transport is not None:
-            request.transport.close()
-            return response
-        await response.write_eof()
-        return response
+        if step.get("then") == "close":
+            sent = raw[: step.get("send_bytes_of_json", len(raw))]
+            promised = step.get("content_length_extra", 0) + len(sent) + (1 if "send_bytes_of_json" in step else 0)
+            exchange.close(sent, promised, status, kind, headers)
+        else:
+            exchange.reply(raw[: step.get("send_bytes_of_json", len(raw))], status, kind, headers)
 
-    async def _content(self, template: str, request: web.Request) -> dict[str, Any]:
+    def _content(self, template: str, exchange: Exchange) -> dict[str, Any]:
         """A chat reply whose content speaks of the prompt it answers."""
-        asked = orjson.loads(await request.read())
+        asked = orjson.loads(exchange.body)
         if "messages" in asked:
             prompt = next(message["content"] for message in reversed(asked["messages"]) if message["role"] == "user")
         else:

@@ -1,183 +1,176 @@
-"""The simulated server: SGLang's routes, queue and reply shapes, as a real 0.5.23 gave them.
+"""The simulated server: generation requests, as a real SGLang 0.5.23 took and refused them, and what is counted.
 
-Here: routes and the shapes of requests and replies. Not here: the queue (`slots.py`), what is answered (`answers.py`), faults (`script.py`).
+Here: which request goes where. Not here: routes beside generation (`side_routes.py`), bodies of replies (`shapes.py`), one generation request (`request.py`), the queue
+(`slots.py`), what is answered (`answers.py`), faults (`faults.py`, `script.py`), the socket (`http.py`, `life.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
-from aiohttp import web
 
+from dflash_assets.simulator import admin, shapes, side_routes
 from dflash_assets.simulator.answers import AnswerBook
+from dflash_assets.simulator.faults import Fault, Faults
+from dflash_assets.simulator.http import Exchange
+from dflash_assets.simulator.life import Life
+from dflash_assets.simulator.request import GenerationWork, chat_shape, generate_shape
 from dflash_assets.simulator.script import Script
+from dflash_assets.simulator.settings import ServerSettings
+from dflash_assets.simulator.side_routes import Handler, answer_json
 from dflash_assets.simulator.slots import Refusal, Slots
 from dflash_assets.tokens.template import TemplateFault
 
-VERSION = "0.5.23"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """What the simulated server is like."""
-
-    model: str
-    """Served model name."""
-    context_length: int = 8192
-    slots: int = 32
-    """Requests generated at the same time; more wait."""
-    max_queued: int | None = None
-    """Requests that may wait before it refuses with 503; None: any number."""
-    tokens_per_second: float = 0.0
-    """Speed of one answer; 0 answers at once."""
-    token_ids_in_chat: bool = True
-    """False: like a server before 0.5.19, which ignores `return_token_ids`."""
+VERSION = shapes.VERSION
+__all__ = ["VERSION", "ServerSettings", "SimulatedServer", "serve"]
 
 
 class SimulatedServer:
-    """One server; `application()` gives what aiohttp serves. `requests` counts every request by path."""
+    """One server; `handle` takes what a Listener hears. With `record` it keeps every request and span, which takes memory."""
 
-    def __init__(self, settings: ServerSettings, book: AnswerBook, script: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.settings, self._book = settings, book
-        self._tokenizer = book.tokenizer
-        self._script = Script(script, book.tokenizer)
-        self._slots = Slots(book, settings.slots, settings.max_queued, settings.tokens_per_second)
+    def __init__(
+        self,
+        settings: ServerSettings,
+        book: AnswerBook,
+        script: Sequence[Mapping[str, Any]] = (),
+        *,
+        faults: Faults | None = None,
+        record: bool = True,
+    ) -> None:
+        self.settings, self.book, self.tokenizer = settings, book, book.tokenizer
+        self.faults = faults or Faults()
+        self.slots = Slots(settings.slots, settings.max_queued, time.monotonic)
+        self.life: Life | None = None
+        self.own_stops = frozenset(book.tokenizer.stop_token_ids)
+        self.hidden_ids = self.own_stops | set(book.tokenizer.turn_marker_ids)
+        """Ids whose text `skip_special_tokens` leaves out."""
+        self.health_seconds = settings.health_seconds
         self.requests: list[tuple[str, float]] = []
         """(path, time.monotonic()) of every request, in order of arrival."""
         self.bodies: list[dict[str, Any]] = []
         """Bodies of the generation requests, in order of arrival."""
+        self.counts: Counter[str] = Counter()
+        """Requests by path."""
+        self.finished: Counter[str] = Counter()
+        """Answers by type of finish reason."""
+        self.answers = self.output_tokens = self.lost_clients = 0
+        self._record = record
+        self._script = Script(script, book.tokenizer)
+        self._pace, self._source = settings.pace, random.Random(settings.model)
+        self._starts, self._ends = array("d"), array("d")
+        self._death: tuple[int, float | None] | None = None
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/generate"): self._generate,
+            ("POST", "/v1/chat/completions"): self._chat,
+            **side_routes.routes(self),
+        }
 
-    def application(self) -> web.Application:
-        """The aiohttp application of this server."""
-        app = web.Application(middlewares=[self._middleware], client_max_size=64 << 20)
-        app.add_routes(
-            [
-                web.post("/generate", self._generate),
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/abort_request", self._abort),
-                web.post("/v1/tokenize", self._tokenize),
-                web.post("/tokenize", self._tokenize),
-                web.get("/v1/models", self._models),
-                web.get("/v1/loads", self._loads),
-                web.get("/health", self._health),
-                web.get("/health_generate", self._health),
-                *(web.get(path, self._model_info) for path in ("/model_info", "/get_model_info")),
-                *(web.get(path, self._server_info) for path in ("/server_info", "/get_server_info")),
-            ]
-        )
-        return app
+    # -- requests --------------------------------------------------------------------------------------------------
 
-    @web.middleware
-    async def _middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        self.requests.append((request.path, time.monotonic()))
-        step = self._script.next_step(request.method, request.path)
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a request, now or later."""
+        path = exchange.path
+        if path.startswith(admin.PREFIX):
+            self._admin(exchange)
+            return
+        self.counts[path] += 1
+        if self._record:
+            self.requests.append((path, exchange.arrived))
+        step = self._script.next_step(exchange.method, path)
         if step is not None:
-            if request.method == "POST":
-                self.bodies.append(orjson.loads(await request.read()))
-            return await self._script.play(step, request)
+            if exchange.method == "POST" and self._record:
+                self.bodies.append(orjson.loads(exchange.body))
+            self._script.play(step, exchange)
+            return
+        handler = self._routes.get((exchange.method, path))
+        if handler is None:
+            known = any(route == path for _, route in self._routes)
+            answer_json(exchange, shapes.NOT_ALLOWED if known else shapes.NOT_FOUND, 405 if known else 404)
+            return
         try:
-            return await handler(request)
+            handler(exchange)
         except Refusal as refusal:
-            if request.path == "/generate":
-                return _json({"error": {"message": refusal.message}}, refusal.status)
-            kind = "BadRequestError" if refusal.status == 400 else "ServiceUnavailable"
-            return _json(
-                {"object": "error", "message": refusal.message, "type": kind, "param": None, "code": refusal.status}, refusal.status
-            )
-        except web.HTTPNotFound:
-            return _json({"detail": "Not Found"}, 404)
+            old = path == "/generate" and refusal.status == 400
+            message = refusal.message
+            answer_json(exchange, shapes.generate_error(message) if old else shapes.error_object(message, refusal.status), refusal.status)
+        except orjson.JSONDecodeError as error:
+            answer_json(exchange, shapes.invalid_json(f"{exchange.method} {path}", str(error)), 400)
 
-    async def _generate(self, request: web.Request) -> web.StreamResponse:
-        body = await self._body(request)
+    def _generate(self, exchange: Exchange) -> None:
+        fault = self.faults.draw(reused=exchange.reused)
+        if self._refused(exchange, fault):
+            return
+        body = self._body(exchange)
         ids = body.get("input_ids")
         if ids is None:
             if not isinstance(body.get("text"), str):
                 raise Refusal(400, "Either text, input_ids or input_embeds should be provided.")
-            ids = self._tokenizer.encode(body["text"])
+            ids = self.tokenizer.encode(body["text"])
         parameters = body.get("sampling_params") or {}
-        limit = parameters.get("max_new_tokens", 128)
-        self._fits(ids, limit, context_of="model")
-        stops = set(parameters.get("stop_token_ids") or ()) | set(self._tokenizer.stop_token_ids)
-        rid, output, finish, seconds = await self._slots.answer(body.get("rid"), ids, limit, stops, parameters.get("sampling_seed"))
-        shown = self._shown(output, finish, parameters)
-        return _json(
-            {
-                "text": self._tokenizer.decode(shown),
-                "output_ids": output,
-                "meta_info": {
-                    "id": rid,
-                    "finish_reason": finish,
-                    "prompt_tokens": len(ids),
-                    "weight_version": "default",
-                    "num_retractions": 0,
-                    "queue_time": 0.0,
-                    "reasoning_tokens": 0,
-                    "completion_tokens": len(output),
-                    "cached_tokens": 0,
-                    "cached_tokens_details": None,
-                    "dp_rank": None,
-                    "e2e_latency": seconds,
-                },
-            }
-        )
+        self._fits(ids, parameters.get("max_new_tokens", 128))
+        self._submit(GenerationWork(self, exchange, body, parameters, ids, generate_shape, fault))
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        body = await self._body(request)
+    def _chat(self, exchange: Exchange) -> None:
+        fault = self.faults.draw(reused=exchange.reused)
+        if self._refused(exchange, fault):
+            return
+        body = self._body(exchange)
         if not body.get("messages"):
             raise Refusal(400, "Messages cannot be empty.")
         if body.get("stream"):
             raise Refusal(400, "this server does not stream")
-        ids = self._render(body)
+        ids = self.render(body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.settings.context_length - len(ids) - 1
-        self._fits(ids, limit, context_of="messages")
-        stops = set(body.get("stop_token_ids") or ()) | set(self._tokenizer.stop_token_ids)
-        rid, output, finish, _seconds = await self._slots.answer(body.get("rid"), ids, limit, stops, body.get("seed"))
-        text = self._tokenizer.decode(self._shown(output, finish, body))
-        reasoning = None
-        if body.get("separate_reasoning", True) and "</think>" in text:
-            head, text = text.split("</think>", 1)
-            reasoning, text = head.removeprefix("<think>").strip(), text.lstrip("\n")
-        choice: dict[str, Any] = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "reasoning_content": reasoning},
-            "logprobs": None,
-            "finish_reason": finish["type"],
-            "matched_stop": finish.get("matched"),
-        }
-        if body.get("return_token_ids") and self.settings.token_ids_in_chat:
-            choice |= {"prompt_token_ids": ids, "response_token_ids": output}
-        return _json(
-            {
-                "id": rid,
-                "object": "chat.completion",
-                "created": int(time.time()),
-                "model": body.get("model"),
-                "choices": [choice],
-                "usage": {
-                    "prompt_tokens": len(ids),
-                    "total_tokens": len(ids) + len(output),
-                    "completion_tokens": len(output),
-                    "prompt_tokens_details": None,
-                    "reasoning_tokens": 0,
-                    "completion_tokens_details": None,
-                },
-                "metadata": {"weight_version": "default"},
-            }
-        )
+        self._fits(ids, limit)
+        parameters = {**body, "max_new_tokens": limit, "sampling_seed": body.get("seed")}
+        self._submit(GenerationWork(self, exchange, body, parameters, ids, chat_shape(self.settings.token_ids_in_chat), fault))
 
-    def _shown(self, output: list[int], finish: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[int]:
-        """Ids whose text is returned: without the matched stop id unless `no_stop_trim`, without special tokens unless asked."""
-        shown = output if parameters.get("no_stop_trim") or finish["type"] != "stop" else output[:-1]
-        if parameters.get("skip_special_tokens", True):
-            hidden = set(self._tokenizer.stop_token_ids) | set(self._tokenizer.turn_marker_ids)
-            shown = [index for index in shown if index not in hidden]
-        return shown
+    def _submit(self, work: GenerationWork) -> None:
+        if work.fault is not None and work.fault.kind == "forgotten":
+            return
+        if work.fault is None or work.fault.kind != "ghost":
+            work.exchange.lost = lambda: self._client_gone(work)
+        self.slots.submit(work)
 
-    def _fits(self, ids: Sequence[int], limit: int, *, context_of: str) -> None:
+    def _client_gone(self, work: GenerationWork) -> None:
+        self.lost_clients += 1
+        if self.settings.notice_seconds:
+            asyncio.get_running_loop().call_later(self.settings.notice_seconds, self.slots.end, work.rid)
+        else:
+            self.slots.end(work.rid)
+
+    def _refused(self, exchange: Exchange, fault: Fault | None) -> bool:
+        """Faults that no answer is made for."""
+        match fault.kind if fault is not None else None:
+            case "status":
+                assert fault is not None
+                status = int(fault.value)
+                headers = {"Retry-After": "1"} if status == 429 else None
+                exchange.reply(orjson.dumps(shapes.error_object("simulated fault", status)), status, headers=headers)
+            case "html":
+                exchange.reply(shapes.HTML, content_type="text/html")
+            case "error_body":
+                answer_json(exchange, shapes.error_object("simulated fault", 500, "InternalServerError"))
+            case "stale":
+                exchange.cut()
+            case _:
+                return False
+        return True
+
+    def _body(self, exchange: Exchange) -> dict[str, Any]:
+        body = orjson.loads(exchange.body)
+        if self._record:
+            self.bodies.append(body)
+        return body
+
+    def _fits(self, ids: Sequence[int], limit: int) -> None:
         context = self.settings.context_length
         if not ids:
             raise Refusal(400, "input_ids cannot be empty.")
@@ -193,98 +186,55 @@ class SimulatedServer:
                 ),
             )
 
-    def _render(self, body: Mapping[str, Any]) -> list[int]:
+    def render(self, body: Mapping[str, Any]) -> list[int]:
+        """Prompt ids of a chat request. Raises Refusal for what the template refuses."""
         thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         try:
-            return self._tokenizer.encode_prompt(body["messages"], body.get("tools"), thinking)
+            return self.tokenizer.encode_prompt(body["messages"], body.get("tools"), thinking)
         except TemplateFault as fault:
             raise Refusal(400, str(fault)) from None
 
-    async def _body(self, request: web.Request) -> dict[str, Any]:
+    # -- admin -----------------------------------------------------------------------------------------------------
+
+    def _admin(self, exchange: Exchange) -> None:
         try:
-            body = orjson.loads(await request.read())
-        except orjson.JSONDecodeError as error:
-            raise Refusal(400, f"JSON decode error: {error}") from None
-        self.bodies.append(body)
-        return body
+            answer_json(exchange, admin.answer(self, exchange, orjson.loads(exchange.body) if exchange.body else None))
+        except (admin.BadOrder, orjson.JSONDecodeError) as error:
+            answer_json(exchange, {"detail": str(error)}, 400)
 
-    async def _abort(self, request: web.Request) -> web.StreamResponse:
-        body = orjson.loads(await request.read())
-        self._slots.abort("" if body.get("abort_all") else body.get("rid", ""))
-        return web.Response()
+    # -- for the parts ---------------------------------------------------------------------------------------------
 
-    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
-        body = orjson.loads(await request.read())
-        ids = self._render(body) if "messages" in body else self._tokenizer.encode(body["prompt"])
-        return _json({"tokens": ids, "count": len(ids), "max_model_len": self.settings.context_length})
+    def seconds(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Real seconds an answer takes."""
+        return self._pace.seconds(prompt_tokens, output_tokens, self._source)
 
-    async def _models(self, _request: web.Request) -> web.StreamResponse:
-        name = self.settings.model
-        entry = {
-            "id": name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "sglang",
-            "root": name,
-            "parent": None,
-            "max_model_len": self.settings.context_length,
-        }
-        return _json({"object": "list", "data": [entry]})
+    def note(self, work: GenerationWork, tokens: int, finish: Mapping[str, Any]) -> None:
+        """An answer has ended."""
+        self.answers += 1
+        self.output_tokens += tokens
+        self.finished[finish["type"]] += 1
+        if self._record:
+            self._starts.append(work.began)
+            self._ends.append(time.monotonic())
+        if self._death is not None and self.answers >= self._death[0]:
+            self.die_after(0, self._death[1])
 
-    async def _loads(self, _request: web.Request) -> web.StreamResponse:
-        rank = {
-            "dp_rank": 0,
-            "num_running_reqs": self._slots.running,
-            "num_waiting_reqs": self._slots.waiting,
-            "num_used_tokens": 0,
-            "max_total_num_tokens": 65536,
-            "max_running_requests": self.settings.slots,
-            "token_usage": 0.0,
-            "gen_throughput": 0.0,
-            "cache_hit_rate": 0.0,
-            "utilization": self._slots.running / self.settings.slots,
-        }
-        return _json({"version": VERSION, "accelerator": None, "num_accelerators": 1, "loads": [rank]})
+    @property
+    def spans(self) -> Iterator[tuple[float, float]]:
+        """When each answer got its slot and when it ended (monotonic seconds); aborted while waiting: (0, end)."""
+        return zip(self._starts, self._ends, strict=True)
 
-    async def _health(self, _request: web.Request) -> web.StreamResponse:
-        return web.Response()
-
-    async def _model_info(self, _request: web.Request) -> web.StreamResponse:
-        return _json(
-            {
-                "model_path": self.settings.model,
-                "served_model_name": self.settings.model,
-                "tokenizer_path": self.settings.model,
-                "is_generation": True,
-                "preferred_sampling_params": None,
-                "weight_version": "default",
-                "reasoning_parser": "qwen3",
-                "tool_call_parser": None,
-            }
-        )
-
-    async def _server_info(self, _request: web.Request) -> web.StreamResponse:
-        return _json(
-            {
-                "model_path": self.settings.model,
-                "version": VERSION,
-                "context_length": None,
-                "max_running_requests": self.settings.slots,
-                "max_queued_requests": self.settings.max_queued,
-                "internal_states": [],
-                "launch_command": "dflash_assets.simulator",
-            }
-        )
+    def die_after(self, answers: int, seconds: float | None) -> None:
+        """Die after so many more answers (0: with this turn of the event loop), for so many seconds (None: for good)."""
+        if answers > 0:
+            self._death = (self.answers + answers, seconds)
+            return
+        self._death = None
+        if self.life is not None:
+            asyncio.get_running_loop().call_soon(self.life.die, seconds)
 
 
-def _json(body: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
-
-
-async def serve(server: SimulatedServer, port: int = 0, host: str = "127.0.0.1") -> tuple[web.AppRunner, int]:
-    """Begin to serve; returns the runner, whose `cleanup()` ends it, and the port (0 picks a free one)."""
-    runner = web.AppRunner(server.application(), access_log=None, handler_cancellation=True, keepalive_timeout=5.0, shutdown_timeout=0.5)
-    await runner.setup()
-    site = web.TCPSite(runner, host, port, backlog=2048)
-    await site.start()
-    return runner, runner.addresses[0][1]
+async def serve(server: SimulatedServer, port: int = 0, host: str = "127.0.0.1") -> tuple[Life, int]:
+    """Begin to serve; returns the server's life, whose `cleanup()` ends it, and the port (0 picks a free one)."""
+    life = Life(server)
+    return life, await life.begin(port, host)

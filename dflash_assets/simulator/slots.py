@@ -1,17 +1,18 @@
 """The simulated server's queue: slots that are busy as long as an answer takes, requests that wait, aborts.
 
-Here: who is answered when, and how an answer ends. Not here: routes and reply shapes (`server.py`), the ids themselves (`answers.py`).
+Here: who is answered when, and how much of an answer was made when it ended. Not here: routes and reply shapes (`server.py`), the ids
+themselves (`answers.py`). Works with callbacks, not tasks: a waiting request is one small object.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
-from dflash_assets.simulator.answers import AnswerBook
+FOREVER = float("inf")
+"""Seconds of a request that is never done by itself."""
 
 
 class Refusal(Exception):
@@ -22,71 +23,113 @@ class Refusal(Exception):
         self.status, self.message = status, message
 
 
-class Slots:
-    """`count` answers at a time, `max_queued` waiting (None: any number), each at `tokens_per_second` (0: at once)."""
+class Work(Protocol):
+    """What the queue asks of a request."""
 
-    def __init__(self, book: AnswerBook, count: int, max_queued: int | None, tokens_per_second: float) -> None:
-        self._book, self._count, self._max_queued, self._speed = book, count, max_queued, tokens_per_second
-        self._free = asyncio.Semaphore(count)
-        self._active: dict[str, asyncio.Event] = {}
-        self.running = 0
+    @property
+    def rid(self) -> str:
+        """Request id."""
+        ...
+
+    def begin(self) -> float:
+        """It has a slot now; returns the seconds its answer takes."""
+        ...
+
+    def end(self, share: float | None) -> None:
+        """It is over: None for done, else the share (0 to 1, 0 also while it waited) that was made when it was aborted."""
+        ...
+
+
+class _Place:
+    """One request's place in the queue."""
+
+    __slots__ = ("began", "seconds", "timer", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.began = self.seconds = 0.0
+        self.timer: asyncio.Handle | None = None
+
+
+class Slots:
+    """`count` requests at a time, `max_queued` waiting (None: any number)."""
+
+    def __init__(self, count: int, max_queued: int | None, clock: Callable[[], float]) -> None:
+        self._count, self._max_queued, self._clock = count, max_queued, clock
+        self._running: dict[str, _Place] = {}
+        self._waiting: dict[str, _Place] = {}
+        self._order: deque[_Place] = deque()
+
+    @property
+    def running(self) -> int:
         """Requests being answered."""
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
         """Requests that wait for a slot."""
-        return len(self._active) - self.running
+        return len(self._waiting)
+
+    def submit(self, work: Work) -> None:
+        """Queue a request. Raises Refusal for a duplicate id or a full queue."""
+        if work.rid in self._running or work.rid in self._waiting:
+            raise Refusal(400, f"Duplicate request ID detected: {work.rid}")
+        if self._max_queued is not None and self.running + self.waiting >= self._count + self._max_queued:
+            raise Refusal(503, "The request queue is full.")
+        place = _Place(work)
+        if self.running < self._count:
+            self._begin(place)
+        else:
+            self._waiting[work.rid] = place
+            self._order.append(place)
 
     def abort(self, prefix: str) -> None:
         """End every request whose id begins so, as SGLang does."""
-        for rid, aborted in self._active.items():
-            if rid.startswith(prefix):
-                aborted.set()
+        for rid in [rid for rid in (*self._running, *self._waiting) if rid.startswith(prefix)]:
+            self.end(rid)
 
-    async def answer(
-        self, rid: str | None, prompt_ids: Sequence[int], limit: int, stops: set[int], seed: int | None
-    ) -> tuple[str, list[int], dict[str, Any], float]:
-        """(request id, ids, finish reason, seconds); waits for a slot and then as long as the answer takes."""
-        rid = rid or uuid.uuid4().hex
-        if rid in self._active:
-            raise Refusal(400, f"Duplicate request ID detected: {rid}")
-        if self._max_queued is not None and len(self._active) >= self._count + self._max_queued:
-            raise Refusal(503, "The request queue is full.")
-        aborted = self._active[rid] = asyncio.Event()
-        began = time.monotonic()
-        try:
-            async with self._free:
-                self.running += 1
-                try:
-                    output, finish = await self._produce(aborted, prompt_ids, limit, stops, seed)
-                finally:
-                    self.running -= 1
-        finally:
-            del self._active[rid]
-        return rid, output, finish, time.monotonic() - began
+    def end(self, rid: str) -> None:
+        """End one request now; unknown ids are ignored."""
+        place = self._waiting.pop(rid, None)
+        if place is not None:
+            place.work.end(0.0)
+            return
+        place = self._running.pop(rid, None)
+        if place is None:
+            return
+        if place.timer is not None:
+            place.timer.cancel()
+        lasted = self._clock() - place.began
+        place.work.end(min(1.0, lasted / place.seconds) if 0 < place.seconds < FOREVER else 0.0)
+        self._next()
 
-    async def _produce(
-        self, aborted: asyncio.Event, prompt_ids: Sequence[int], limit: int, stops: set[int], seed: int | None
-    ) -> tuple[list[int], dict[str, Any]]:
-        end = self._book.tokenizer.end_of_turn_id
-        whole = self._book.answer(prompt_ids, seed=seed, stop=min(stops) if end is None else end)
-        stop_at = next((place for place, index in enumerate(whole) if index in stops), None)
-        output = whole[:limit] if stop_at is None or stop_at >= limit else whole[: stop_at + 1]
-        speed, began = self._speed, time.monotonic()
-        if speed:
-            try:
-                async with asyncio.timeout(len(output) / speed):
-                    await aborted.wait()
-            except TimeoutError:
-                pass
-        if aborted.is_set():
-            produced = int((time.monotonic() - began) * speed) if speed else 0
-            return output[:produced], {
-                "type": "abort",
-                "message": "Abort before prefill" if not produced else "Aborted",
-                "status_code": None,
-                "err_type": None,
-            }
-        if output[-1] in stops:
-            return output, {"type": "stop", "matched": output[-1]}
-        return output, {"type": "length", "length": len(output)}
+    def clear(self) -> None:
+        """Drop everything without an end, as a process that dies does."""
+        for place in self._running.values():
+            if place.timer is not None:
+                place.timer.cancel()
+        self._running.clear()
+        self._waiting.clear()
+        self._order.clear()
+
+    def _begin(self, place: _Place) -> None:
+        place.seconds = place.work.begin()
+        place.began = self._clock()
+        self._running[place.work.rid] = place
+        if place.seconds < FOREVER:
+            loop = asyncio.get_running_loop()
+            # Never at once, even for 0 seconds: a queue of thousands would end in each other's calls.
+            place.timer = loop.call_later(place.seconds, self._done, place) if place.seconds > 0 else loop.call_soon(self._done, place)
+
+    def _done(self, place: _Place) -> None:
+        del self._running[place.work.rid]
+        place.work.end(None)
+        self._next()
+
+    def _next(self) -> None:
+        while self._order and self.running < self._count:
+            place = self._order.popleft()
+            # Aborted while it waited: its place in the order was left behind.
+            if self._waiting.get(place.work.rid) is place:
+                del self._waiting[place.work.rid]
+                self._begin(place)

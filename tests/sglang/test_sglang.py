@@ -1,96 +1,27 @@
-"""The engine contract on a real SGLang server on a CPU (random weights, so nothing is asserted about sense or speed).
-
-Set up with tests/sglang/setup.sh. `DFLASH_SGLANG_ENV` names another environment folder than .venv-sglang.
-"""
+"""The engine contract on a real SGLang server on a CPU (random weights, so nothing is asserted about sense or speed)."""
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dflash_assets.recipe.model import TargetModel
-from dflash_assets.resources.engines.base import Engine, EngineError
+from dflash_assets.resources.engines.base import Engine
 from dflash_assets.resources.engines.http import HttpServer
 from dflash_assets.resources.engines.openai_chat import OpenAIChatEngine
 from dflash_assets.resources.engines.sglang import SglangEngine
+from dflash_assets.simulator.answers import AnswerBook
+from dflash_assets.simulator.server import ServerSettings
 from dflash_assets.tokens.load import load_tokenizer
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 from tests.support.engine_contract import EngineContract, request
+from tests.support.sglang_contract import SglangContract, call
+from tests.support.simulated import simulated
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
-HERE = Path(__file__).parent
 NAME = "Qwen/Qwen3.6-35B-A3B"
-START_SECONDS = 240
-
-
-@pytest.fixture(scope="session")
-def environment() -> Path:
-    folder = Path(os.environ.get("DFLASH_SGLANG_ENV", HERE.parent.parent / ".venv-sglang"))
-    if not (folder / "model" / "config.json").is_file():
-        pytest.skip(f"no SGLang environment in {folder}: run tests/sglang/setup.sh")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def url(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("sglang") / "server.log"
-    command = [
-        str(environment / "bin" / "python"),
-        str(HERE / "serve.py"),
-        "--model-path",
-        str(environment / "model"),
-        "--port",
-        str(port),
-        "--served-model-name",
-        NAME,
-        "--reasoning-parser",
-        "qwen3",
-        "--tool-call-parser",
-        "qwen3_coder",
-    ]
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, cwd=log.parent)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait(process, address, log)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
-    """Until the server has loaded its model and answers a generation (its first one compiles and is slow)."""
-
-    async def answers() -> bool:
-        server = HttpServer(address)
-        await server.open()
-        try:
-            await server.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1}}, 60.0)
-        except EngineError:
-            return False
-        finally:
-            await server.close()
-        return True
-
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
-        if asyncio.run(answers()):
-            return
-        time.sleep(1.0)
-    pytest.fail(f"the server did not start:\n{log.read_text(errors='replace')[-3000:]}")
 
 
 @pytest.fixture(scope="session")
@@ -98,19 +29,21 @@ def qwen3(environment: Path) -> TargetTokenizer:
     return load_tokenizer(TargetModel(name=NAME, family="qwen3", tokenizer=f"dir:{environment / 'model'}", context_length=4096), Path())
 
 
-class _Real(EngineContract):
+class TestSglang(SglangContract):
+    @pytest.fixture
+    def url(self, url: str) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return url
+
     @pytest.fixture
     def tokenizer(self, qwen3: TargetTokenizer) -> TargetTokenizer:  # pyright: ignore[reportIncompatibleMethodOverride]
         return qwen3
 
 
-class TestSglang(_Real):
+class TestOpenAIChat(EngineContract):
     @pytest.fixture
-    def make_engine(self, url: str) -> Callable[[], Engine]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return lambda: SglangEngine(url)
+    def tokenizer(self, qwen3: TargetTokenizer) -> TargetTokenizer:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return qwen3
 
-
-class TestOpenAIChat(_Real):
     @pytest.fixture
     def make_engine(self, url: str, qwen3: TargetTokenizer) -> Callable[[], Engine]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return lambda: OpenAIChatEngine(url, model=NAME, codec=qwen3)
@@ -192,5 +125,59 @@ def test_both_routes_generate_the_same_ids(url: str, qwen3: TargetTokenizer) -> 
     generated, chatted = asyncio.run(run())
     assert generated.ids_exact
     assert chatted.ids_exact
-    assert generated.output_ids == chatted.output_ids
+    assert list(generated.output_ids) == list(chatted.output_ids)
     assert generated.prompt_tokens == chatted.prompt_tokens
+
+
+CHAT = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
+SAMPLING = {"max_new_tokens": 3, "temperature": 0}
+REQUESTS: list[tuple[str, Any]] = [
+    ("/generate", {"input_ids": [1, 2, 3], "rid": "shape-1", "sampling_params": SAMPLING}),
+    ("/generate", {"text": "hello", "sampling_params": SAMPLING}),
+    ("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 100_000}}),
+    ("/generate", {}),
+    ("/generate", None),
+    ("/v1/chat/completions", CHAT),
+    ("/v1/chat/completions", {**CHAT, "return_token_ids": True, "separate_reasoning": False, "no_stop_trim": True}),
+    ("/v1/chat/completions", {**CHAT, "messages": []}),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 100_000}),
+    ("/v1/models", None),
+    ("/v1/loads?include=core", None),
+    ("/model_info", None),
+    ("/get_model_info", None),
+    ("/server_info", None),
+    ("/get_server_info", None),
+    ("/v1/tokenize", {"model": NAME, "prompt": "hello"}),
+    ("/v1/detokenize", {"model": NAME, "tokens": [1, 2]}),
+    ("/health", None),
+    ("/ready", None),
+    ("/abort_request", {"rid": "nobody"}),
+    ("/nowhere", None),
+]
+
+
+def test_the_simulator_has_the_shapes_of_this_server(url: str, qwen3: TargetTokenizer) -> None:
+    """Every field the simulator gives, the server gives too, with a value of the same type; refusals to the letter."""
+    with simulated(ServerSettings(NAME, context_length=4096), book=AnswerBook(qwen3)) as (other, _server):
+        for path, body in REQUESTS:
+            real, ours = call(url, path, body), call(other, path, body)
+            assert ours[0] == real[0], path
+            if ours[0] == 200:
+                assert _differences(ours[1], real[1], path) == []
+            else:
+                assert ours == real
+
+
+def _differences(ours: Any, real: Any, where: str) -> list[str]:
+    """Places where ours has what the real reply hasn't."""
+    if isinstance(ours, dict):
+        if not isinstance(real, dict):
+            return [f"{where}: {type(real).__name__}, not an object"]
+        missing = [f"{where}.{key} is unknown to the server" for key in ours.keys() - real.keys()]
+        return missing + [fault for key in ours.keys() & real.keys() for fault in _differences(ours[key], real[key], f"{where}.{key}")]
+    if isinstance(ours, list) and isinstance(real, list):
+        return _differences(ours[0], real[0], f"{where}[0]") if ours and real else []
+    # `null` stands for what a server doesn't have, and 0 may be a float or not.
+    if ours is None or real is None or (isinstance(ours, int | float) and isinstance(real, int | float)):
+        return []
+    return [] if type(ours) is type(real) else [f"{where}: {type(ours).__name__} here, {type(real).__name__} there"]

@@ -1,4 +1,7 @@
-"""Writes a Qwen3 model with random weights (9.8 M parameters, 30 MB) beside Qwen3's tokenizer: something to serve on a CPU.
+"""Writes a Qwen3 model with random weights (16 M parameters, 32 MB) beside Qwen3.6's tokenizer: something to serve on a CPU.
+
+The layers are Qwen3's, since SGLang's code for Qwen3.5 and 3.6 doesn't run on a CPU; vocabulary, special ids and chat template are
+those of Qwen3.6.
 
 Usage: tiny_model.py TOKENIZER_FOLDER MODEL_FOLDER. Runs in the environment made by setup.sh.
 """
@@ -9,7 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
-END_OF_TEXT, IM_END = 151643, 151645
+END_OF_TEXT, IM_END = 248044, 248046
+VOCABULARY = 248320
 
 
 def main(tokenizer: Path, target: Path) -> None:
@@ -27,7 +31,7 @@ def main(tokenizer: Path, target: Path) -> None:
         num_key_value_heads=2,
         head_dim=32,
         tie_word_embeddings=True,
-        vocab_size=151936,
+        vocab_size=VOCABULARY,
         eos_token_id=IM_END,
         pad_token_id=END_OF_TEXT,
         bos_token_id=END_OF_TEXT,
@@ -39,9 +43,9 @@ def main(tokenizer: Path, target: Path) -> None:
     )
     unfinished = target.with_name(target.name + ".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(tokenizer, unfinished)
     model.save_pretrained(unfinished)
-    for file in tokenizer.iterdir():
-        shutil.copy(file, unfinished / file.name)
+    shutil.copy(__file__, unfinished)
     shutil.rmtree(target, ignore_errors=True)
     unfinished.rename(target)
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from dflash_assets.resources.engines.sglang import SglangEngine
-from dflash_assets.simulator.answers import AnswerBook, Lengths
+from dflash_assets.simulator.answers import AnswerBook
+from dflash_assets.simulator.lengths import Lengths
 from dflash_assets.simulator.server import ServerSettings
 from tests.support.engine_contract import request
 from tests.support.qwen import qwen_tokenizer
@@ -167,7 +168,9 @@ def test_a_lost_client_frees_its_slot_and_a_full_queue_refuses() -> None:
             while (await engine.load()).running == 0:  # noqa: ASYNC110 - the server's count raises no event
                 await asyncio.sleep(0.01)
         status, body = await asyncio.to_thread(call, url + "/generate", {"input_ids": [1], "sampling_params": PARAMETERS})
-        assert (status, body) == (503, {"error": {"message": "The request queue is full."}})
+        # The shape of the OpenAI routes, on this route too: so a real server had it.
+        full = {"object": "error", "message": "The request queue is full.", "type": "503", "param": None, "code": 503}
+        assert (status, body) == (503, full)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(10):

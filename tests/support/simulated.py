@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_assets.recipe.model import TargetModel
-from dflash_assets.simulator.answers import AnswerBook, Lengths
+from dflash_assets.simulator.answers import AnswerBook
+from dflash_assets.simulator.faults import Faults
+from dflash_assets.simulator.lengths import Lengths
 from dflash_assets.simulator.server import ServerSettings, SimulatedServer, serve
 from dflash_assets.tokens.load import load_tokenizer
 from dflash_assets.tokens.tokenizer import TargetTokenizer
@@ -33,13 +35,17 @@ def answer_book(mean: float = 400.0, sigma: float = 0.3) -> AnswerBook:
 
 @contextlib.contextmanager
 def simulated(
-    settings: ServerSettings | None = None, *, book: AnswerBook | None = None, script: Sequence[Mapping[str, Any]] = ()
+    settings: ServerSettings | None = None,
+    *,
+    book: AnswerBook | None = None,
+    script: Sequence[Mapping[str, Any]] = (),
+    faults: Faults | None = None,
 ) -> Iterator[tuple[str, SimulatedServer]]:
     """(base URL, the server object) of a running server."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = SimulatedServer(settings or ServerSettings(NAME, context_length=4096), book or answer_book(), script)
+    server = SimulatedServer(settings or ServerSettings(NAME, context_length=4096), book or answer_book(), script, faults=faults)
     runner, port = asyncio.run_coroutine_threadsafe(serve(server), loop).result(10)
     try:
         yield f"http://127.0.0.1:{port}", server
