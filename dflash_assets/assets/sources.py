@@ -23,7 +23,11 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
         description=f"Prompts of `{where}`, read as `{source.format}`: every row accepted, or rejected with a reason.",
         metadata={"dagster/column_schema": table_schema(PROMPT), "licence": source.licence or "not stated"},
         check_specs=[
-            dg.AssetCheckSpec("rejected_share", asset=key, description=f"At most {source.max_rejected_share:.0%} of the rows are rejected.")
+            dg.AssetCheckSpec(
+                "rejected_share", asset=key, description=f"At most {source.max_rejected_share:.0%} of the rows are rejected."
+            ),
+            dg.AssetCheckSpec("schema", asset=key, description="Every accepted prompt keeps the row contract (pandera)."),
+            dg.AssetCheckSpec("unique", asset=key, description="Every source row ended once: accepted or rejected."),
         ],
     )
     def asset(store: StoreResource) -> dg.MaterializeResult:
@@ -41,6 +45,16 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
             severity=dg.AssetCheckSeverity.WARN,
             metadata={"share": share, "reasons": counts_table(facts["rejected"], "reason"), "show": "dflash-assets peek --rejected REASON"},
         )
+        looked = facts["checks"]
+        checks = [
+            check,
+            dg.AssetCheckResult(
+                check_name="schema", passed=not looked["schema"], metadata={"faults": dg.MetadataValue.json(looked["schema"])}
+            ),
+            dg.AssetCheckResult(
+                check_name="unique", passed=not looked["repeated"], metadata={"repeated": dg.MetadataValue.json(looked["repeated"])}
+            ),
+        ]
         metadata = {
             "dagster/row_count": facts["accepted"],
             "rows_read": facts["rows_read"],
@@ -48,9 +62,12 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
             "revision": facts["revision"],
             "rejected_by_reason": counts_table(facts["rejected"], "reason"),
             "normalised": counts_table(facts["flags"], "flag"),
+            "categories": counts_table(facts["categories"], "category"),
+            "languages": counts_table(facts["languages"], "language"),
+            "unmapped_labels": counts_table(facts["unmapped_labels"], "label"),
             "redacted": counts_table(facts["redactions"], "kind"),
             "rejected_rows": dg.MetadataValue.path(workspace.store.url(made.entry.files[1].path)),
         }
-        return made_result(made, workspace, metadata, [check])
+        return made_result(made, workspace, metadata, checks)
 
     return asset

@@ -7,15 +7,17 @@ prompts, texts of one batch, and one spill file at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dflash_assets.blend.candidates import TAKEN, Candidates, scan
 from dflash_assets.blend.decontaminate import drop_contaminated
 from dflash_assets.blend.encode import PromptEncoder, Taker, spill_in
+from dflash_assets.blend.existing import ExistingIndex, ExistingPrompt
+from dflash_assets.blend.mix import mix_cells
 from dflash_assets.blend.near_duplicates import drop_near_duplicates
-from dflash_assets.blend.plan import BlendPlan, PlannedShard, SourceMix
+from dflash_assets.blend.plan import BlendPlan, ExistingCompared, MixCell, PlannedShard, SourceMix
 from dflash_assets.blend.quotas import Quota, quota_of, serving_order
 from dflash_assets.blend.shards import EMPTY, ShardCutter
 from dflash_assets.blend.text import parsed, user_texts
@@ -30,10 +32,19 @@ class BlendError(AssetsError):
     """The blend can't be made, or its account doesn't close."""
 
 
-def blend(recipe: Recipe, prompts: Mapping[str, Path], encoder: PromptEncoder, out: Path, *, base_dir: Path) -> BlendPlan:
+def blend(
+    recipe: Recipe,
+    prompts: Mapping[str, Path],
+    encoder: PromptEncoder,
+    out: Path,
+    *,
+    base_dir: Path,
+    existing: Iterable[ExistingPrompt] | None = None,
+) -> BlendPlan:
     """Write `out/shard-*.parquet` (schema SHARD_PROMPT, non-empty shards only) and `out/dropped.parquet` (REJECTED).
 
-    `prompts`: source name -> its PROMPT file. Benchmarks are found relative to `base_dir`. Same inputs and seed give the same shard
+    `prompts`: source name -> its PROMPT file. Benchmarks are found relative to `base_dir`. Prompts of `existing` are kept out:
+    `in_existing_set`, `near_duplicate_of_existing`. Same inputs and seed give the same shard
     digests. Every prompt that came in is in a shard or in `dropped`, with a reason: exact_duplicate, duplicate_after_normalisation,
     near_duplicate, contaminated:<benchmark>, too_short, over_context, same_rendering, not_taken, or a template's reason code (`template_error`, ...).
     Raises BlendError when nothing is left or the account doesn't close; RecipeError for a benchmark that can't be read.
@@ -41,15 +52,16 @@ def blend(recipe: Recipe, prompts: Mapping[str, Path], encoder: PromptEncoder, o
     spec = recipe.blend
     names = [source.name for source in recipe.sources]
     candidates = Candidates(names, prompts)
-    scan(candidates, seed=recipe.seed, min_prompt_chars=spec.min_prompt_chars)
+    out.mkdir(parents=True, exist_ok=True)
+    index = None if existing is None else ExistingIndex(existing, out)
+    scan(candidates, seed=recipe.seed, min_prompt_chars=spec.min_prompt_chars, thinking_share=spec.thinking_share, existing=index)
     drop_contaminated(candidates, spec.decontaminate, base_dir)
     if spec.near_duplicates is not None:
-        drop_near_duplicates(candidates, spec.near_duplicates)
-    found = {name: len(candidates.free(number)) for number, name in enumerate(names)}
-    out.mkdir(parents=True, exist_ok=True)
+        drop_near_duplicates(candidates, spec.near_duplicates, out, index)
+    found = candidates.states == 0
     quotas: dict[str, Quota] = {}
     with spill_in(out, spec.max_prompts) as spill:
-        taker = Taker(recipe, candidates, encoder, spill)
+        taker = Taker(recipe, candidates, encoder, spill, index)
         left = spec.max_prompts
         for source in serving_order(recipe.sources):
             number = names.index(source.name)
@@ -59,14 +71,20 @@ def blend(recipe: Recipe, prompts: Mapping[str, Path], encoder: PromptEncoder, o
     cutter = ShardCutter(out, spec.shard_size)
     cutter.cut(spill.tables(candidates.states == 1))
     _write_dropped(candidates, out / "dropped.parquet")
+    if index is not None:
+        index.close()
     mixes = {
-        source.name: _mix(candidates, number, source.take, quotas[source.name], found[source.name], taker.lengths)
+        source.name: _mix(candidates, number, source.take, quotas[source.name], found, taker.lengths)
         for number, source in enumerate(recipe.sources)
     }
-    return _plan(recipe, cutter, mixes)
+    cells = mix_cells(candidates, found, taker.lengths, {name: mix.asked for name, mix in mixes.items()})
+    compared = None if index is None else ExistingCompared(prompts=index.rows, unreadable=index.unreadable)
+    return _plan(recipe, cutter, mixes, cells, compared)
 
 
-def _plan(recipe: Recipe, cutter: ShardCutter, mixes: dict[str, SourceMix]) -> BlendPlan:
+def _plan(
+    recipe: Recipe, cutter: ShardCutter, mixes: dict[str, SourceMix], cells: tuple[MixCell, ...], compared: ExistingCompared | None
+) -> BlendPlan:
     shards = cutter.shards
     rows = sum(shard.rows for shard in shards)
     reached = sum(mix.reached for mix in mixes.values())
@@ -92,14 +110,16 @@ def _plan(recipe: Recipe, cutter: ShardCutter, mixes: dict[str, SourceMix]) -> B
         tokens=sum(shard.tokens for shard in shards),
         shards=(*shards, *empty),
         sources=mixes,
-        mix=cutter.mix(),
+        mix=cells,
+        existing=compared,
         digest=digest(*(shard.digest for shard in (*shards, *empty))),
     )
 
 
-def _mix(candidates: Candidates, number: int, take: Take, quota: Quota, found: int, lengths: Any) -> SourceMix:
+def _mix(candidates: Candidates, number: int, take: Take, quota: Quota, free: Any, lengths: Any) -> SourceMix:
     start, end = candidates.starts[number], candidates.starts[number + 1]
     taken = candidates.states[start:end] == 1
+    found = int(free[start:end].sum())
     counts = candidates.counts(number)
     reached = counts.pop(TAKEN, 0)
     tokens = int(lengths[start:end][taken].sum(dtype="int64"))
@@ -134,8 +154,10 @@ def _write_dropped(candidates: Candidates, path: Path) -> None:
                 reason = candidates.state(number)
                 if reason == TAKEN:
                     continue
-                related = int(candidates.related[number])
+                related, there = int(candidates.related[number]), int(candidates.existing_rows[number])
                 detail = candidates.details.get(number) or (f"repeats {originals[related]}" if related >= 0 else "")
+                if there >= 0:
+                    detail = f"repeats row {there} of the existing training set"
                 writer.write(
                     {
                         "source": name,

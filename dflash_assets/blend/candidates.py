@@ -1,7 +1,7 @@
 """All prompts of all sources as arrays of keys and states: what the blend decides on without holding any text.
 
 Here: the first pass over the sources, exact duplicates, and the state of every prompt. Not here: near-duplicates,
-contamination and quotas, which set states. About 60 bytes a prompt.
+contamination and quotas, which set states. About 80 bytes a prompt.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from dflash_assets.blend.order import place
+from dflash_assets.blend.existing import ExistingIndex
+from dflash_assets.blend.order import place, thinks
 from dflash_assets.blend.text import duplicate_key, parsed, user_texts
 from dflash_assets.tables import iterate_rows
 
 FREE = "free"
 TAKEN = "taken"
+_SCANNED = ["prompt_id", "messages_json", "tools_json", "category", "language"]
 
 
 class Candidates:
@@ -41,6 +43,15 @@ class Candidates:
         self.details: dict[int, str] = {}
         """More about a dropped prompt, where there is more to say than its reason."""
         self.take_places = np.zeros(total, dtype=np.uint64)
+        self.existing_rows = np.full(total, -1, dtype=np.int64)
+        """Of a prompt that the existing training set holds: the row there."""
+        self.labels: list[tuple[str, str, bool]] = []
+        """Different (category, language, with tools) of prompts."""
+        self.label_codes = np.zeros(total, dtype=np.uint32)
+        """Index into `labels` of every prompt."""
+        self.thinking = np.zeros(total, dtype=bool)
+        self.sizes = np.zeros(total, dtype=np.int64)
+        """UTF-8 bytes of messages and tools."""
 
     @property
     def total(self) -> int:
@@ -53,6 +64,11 @@ class Candidates:
             self._codes[reason] = len(self._names)
             self._names.append(reason)
         self.states[numbers] = self._codes[reason]
+
+    def drop_existing(self, numbers: Any, rows: Any, reason: str) -> None:
+        """Drop prompts that repeat these rows of the existing training set."""
+        self.existing_rows[numbers] = rows
+        self.drop(numbers, reason)
 
     def take(self, numbers: Any) -> None:
         """Mark prompts as part of the blend."""
@@ -78,7 +94,7 @@ class Candidates:
 
     def selected_rows(self, source: int, numbers: Any, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """(number, row) of some prompts (sorted numbers) of a source; row groups without any are not read."""
-        with pq.ParquetFile(self.files[source]) as file:
+        with pq.ParquetFile(self.files[source], pre_buffer=False) as file:
             first = int(self.starts[source])
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
@@ -94,26 +110,36 @@ class Candidates:
                 first += rows
 
 
-def scan(candidates: Candidates, *, seed: int, min_prompt_chars: int) -> None:
-    """First pass: places, short prompts and exact duplicates.
+def scan(candidates: Candidates, *, seed: int, min_prompt_chars: int, thinking_share: float, existing: ExistingIndex | None = None) -> None:
+    """First pass: places, labels, short prompts and exact duplicates.
 
-    Reasons: `too_short`, `exact_duplicate` (same prompt id), `duplicate_after_normalisation`. The first one in recipe
+    Reasons: `too_short`, `exact_duplicate` (same prompt id), `duplicate_after_normalisation`, `in_existing_set`. The first one in recipe
     order stays.
     """
     keys, ids, places = array("Q"), array("Q"), array("Q")
     short: list[int] = []
+    codes: dict[tuple[str, str, bool], int] = {}
     for source in range(len(candidates.sources)):
-        for number, row in candidates.rows(source, ["prompt_id", "messages_json", "tools_json"]):
-            messages = parsed(row["messages_json"])
-            keys.frombytes(duplicate_key(messages, row["tools_json"]))
-            ids.append(int(row["prompt_id"][:16], 16))
-            places.append(place(row["prompt_id"], seed, "take"))
+        for number, row in candidates.rows(source, _SCANNED):
+            messages, tools_json, prompt_id = parsed(row["messages_json"]), row["tools_json"], row["prompt_id"]
+            keys.frombytes(duplicate_key(messages, tools_json))
+            ids.append(int(prompt_id[:16], 16))
+            places.append(place(prompt_id, seed, "take"))
+            candidates.label_codes[number] = codes.setdefault((row["category"], row["language"], tools_json is not None), len(codes))
+            candidates.thinking[number] = thinks(prompt_id, seed, thinking_share)
+            candidates.sizes[number] = len(row["messages_json"].encode()) + len((tools_json or "").encode())
             if min_prompt_chars > 1 and len(user_texts(messages)[-1].strip()) < min_prompt_chars:
                 short.append(number)
+    candidates.labels = list(codes)
     candidates.take_places = np.frombuffer(places, dtype=np.uint64) if places else candidates.take_places
     if short:
         candidates.drop(np.array(short), "too_short")
-    _drop_duplicates(candidates, np.frombuffer(keys, dtype=np.uint64).reshape(-1, 2), np.frombuffer(ids, dtype=np.uint64))
+    key_table = np.frombuffer(keys, dtype=np.uint64).reshape(-1, 2)
+    if existing is not None:
+        free = np.flatnonzero(candidates.states == 0)
+        rows = existing.find(key_table[free, 0])
+        candidates.drop_existing(free[rows >= 0], rows[rows >= 0], "in_existing_set")
+    _drop_duplicates(candidates, key_table, np.frombuffer(ids, dtype=np.uint64))
 
 
 def _drop_duplicates(candidates: Candidates, keys: Any, ids: Any) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import xxhash
 
 from dflash_assets.blend.candidates import Candidates
-from dflash_assets.blend.order import place, thinks
+from dflash_assets.blend.existing import ExistingIndex, rendering_key
+from dflash_assets.blend.order import place
 from dflash_assets.blend.quotas import Quota
 from dflash_assets.blend.spill import Spill
 from dflash_assets.blend.text import parsed
@@ -42,8 +42,10 @@ class PromptEncoder(Protocol):
 class Taker:
     """Takes prompts of one source after the other."""
 
-    def __init__(self, recipe: Recipe, candidates: Candidates, encoder: PromptEncoder, spill: Spill) -> None:
-        self._recipe, self._candidates, self._encoder, self._spill = recipe, candidates, encoder, spill
+    def __init__(
+        self, recipe: Recipe, candidates: Candidates, encoder: PromptEncoder, spill: Spill, existing: ExistingIndex | None = None
+    ) -> None:
+        self._recipe, self._candidates, self._encoder, self._spill, self._existing = recipe, candidates, encoder, spill, existing
         self.lengths = np.zeros(candidates.total, dtype=np.int32)
         """Prompt tokens of every prompt that was rendered and fits; 0 for the others."""
         self._owners: dict[int, int] = {}
@@ -100,20 +102,25 @@ class Taker:
         kept: list[tuple[int, dict[str, Any]]] = []
         conversations: list[Conversation] = []
         for number, row in batch:
-            size = len(row["messages_json"].encode()) + len((row["tools_json"] or "").encode())
+            size = int(self._candidates.sizes[number])
             if size > limit * MOST_BYTES_PER_TOKEN:
                 self._drop(number, "over_context", f"{size} bytes; not tokenised, the limit is {limit} tokens")
                 continue
-            row["thinking"] = thinks(row["prompt_id"], seed, self._recipe.blend.thinking_share)
+            row["thinking"] = bool(self._candidates.thinking[number])
             tools = json.loads(row["tools_json"]) if row["tools_json"] else None  # orjson would round integers beyond 64 bits
             conversations.append(Conversation(parsed(row["messages_json"]), tools, row["thinking"]))
             kept.append((number, row))
         for (number, row), ids in zip(kept, self._encoder.encode_prompts(conversations), strict=True):
             if isinstance(ids, TemplateFault):
                 self._drop(number, ids.reason, str(ids))
-            elif len(ids) > limit:
+                continue
+            if len(ids) > limit:
                 self._drop(number, "over_context", f"{len(ids)} tokens; the limit is {limit}")
-            elif (owner := self._owners.setdefault(_hash(ids), number)) != number:
+                continue
+            key = rendering_key(ids)
+            if self._existing is not None and (row_there := self._existing.rendered_row(key)) >= 0:
+                self._candidates.drop_existing(number, row_there, "in_existing_set")
+            elif (owner := self._owners.setdefault(key, number)) != number:
                 self._candidates.related[number] = owner
                 self._candidates.drop(number, "same_rendering")
             else:
@@ -123,10 +130,6 @@ class Taker:
     def _drop(self, number: int, reason: str, detail: str) -> None:
         self._candidates.drop(number, reason)
         self._candidates.details[number] = detail
-
-
-def _hash(ids: Sequence[int]) -> int:
-    return xxhash.xxh3_128_intdigest(np.asarray(ids, dtype="<i4").tobytes())
 
 
 def spill_in(folder: Path, max_prompts: int) -> Spill:

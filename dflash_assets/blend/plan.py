@@ -52,7 +52,7 @@ class SourceMix(_PlanModel):
 
 
 class MixCell(_PlanModel):
-    """One cell of the mix table."""
+    """One cell of the mix table. Over the cells of a source asked, found and reached add up to the source's own."""
 
     source: str
     category: str
@@ -60,10 +60,26 @@ class MixCell(_PlanModel):
     """The prompts carry tool specs."""
     language: str
     length: int
-    """Upper bound of the prompt tokens, a power of two."""
+    """Upper bound of the prompt tokens, a power of two. Of prompts that no quota needed, and which were not rendered, it is estimated
+    from their bytes at the source's own bytes a token."""
     thinking: bool
-    prompts: int
+    asked: int
+    """Prompts asked for: the source's, in proportion to what was found of it."""
+    found: int
+    """Prompts after cleaning."""
+    reached: int
+    """Prompts in the blend."""
     tokens: int
+    """Their prompt tokens."""
+
+
+class ExistingCompared(_PlanModel):
+    """The existing training set that prompts were compared with."""
+
+    prompts: int
+    """Its prompts, one for each answer."""
+    unreadable: int
+    """Those of which only the token ids could be compared: no user's turn was found in them."""
 
 
 class BlendPlan(_PlanModel):
@@ -81,6 +97,8 @@ class BlendPlan(_PlanModel):
     sources: dict[str, SourceMix]
     """In recipe order."""
     mix: tuple[MixCell, ...]
+    existing: ExistingCompared | None = None
+    """With `blend.against_existing`."""
     digest: str
     """Hash over the digests of all shards, 32 hex digits."""
 

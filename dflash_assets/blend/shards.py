@@ -1,20 +1,18 @@
 """Cutting the shuffled prompts into shard files.
 
-Here: files of exactly `shard_size` prompts (the last one shorter), their digests and the counts of the mix. Not here:
-which prompts there are (`encode`) and their order (`spill`).
+Here: files of exactly `shard_size` prompts (the last one shorter), and their digests. Not here: which prompts there are (`encode`) and their order (`spill`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dflash_assets.blend.plan import MixCell, PlannedShard
+from dflash_assets.blend.plan import PlannedShard
 from dflash_assets.rows import SHARD_PROMPT
 from dflash_assets.tables import TableWriter
 
@@ -29,13 +27,10 @@ class ShardCutter:
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self.shards: list[PlannedShard] = []
-        self._mix: Counter[tuple[str, str, bool, str, int, bool]] = Counter()
-        self._mix_tokens: Counter[tuple[str, str, bool, str, int, bool]] = Counter()
 
     def cut(self, tables: Iterable[pa.Table]) -> None:
         """Write all shards."""
         for table in tables:
-            self._count(table)
             self._waiting.append(table)
             self._rows += table.num_rows
             while self._rows >= self._size:
@@ -54,30 +49,6 @@ class ShardCutter:
             writer.write_table(table)
         tokens = sum(table["prompt_tokens"].to_pylist())
         self.shards.append(PlannedShard(shard=number, file=name, rows=rows, tokens=tokens, digest=_digest(table)))
-
-    def _count(self, table: pa.Table) -> None:
-        columns = [table[name].to_pylist() for name in ("source", "category", "language", "prompt_tokens", "thinking")]
-        has_tools = table["tools_json"].is_valid().to_pylist()
-        for source, category, language, tokens, thinking, tools in zip(*columns, has_tools, strict=True):
-            cell = (source, category, tools, language, 1 << max(0, tokens - 1).bit_length(), thinking)
-            self._mix[cell] += 1
-            self._mix_tokens[cell] += tokens
-
-    def mix(self) -> tuple[MixCell, ...]:
-        """The mix table, sorted."""
-        return tuple(
-            MixCell(
-                source=cell[0],
-                category=cell[1],
-                tools=cell[2],
-                language=cell[3],
-                length=cell[4],
-                thinking=cell[5],
-                prompts=count,
-                tokens=self._mix_tokens[cell],
-            )
-            for cell, count in sorted(self._mix.items())
-        )
 
 
 def _digest(table: pa.Table) -> str:

@@ -41,6 +41,11 @@ def user_texts(messages: list[dict[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
+def compared_text(messages: list[dict[str, Any]]) -> str:
+    """What near-duplicates are told by: the folded user messages, a line each."""
+    return folded("\n".join(user_texts(messages)))
+
+
 def parsed(messages_json: str) -> list[dict[str, Any]]:
     """Canonical messages of a row."""
     return orjson.loads(messages_json)

@@ -5,6 +5,8 @@ Here: amounts, limits, duplicate and contamination rules. Not here: the algorith
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, PositiveInt
 
 from dflash_assets.recipe.base import RecipeModel, Share, Slug
@@ -25,9 +27,11 @@ class Benchmark(RecipeModel):
     name: Slug
     """Name used in the reason `contaminated:<name>`."""
     path: str
-    """JSONL file of the benchmark, relative to the recipe's folder."""
+    """File of the benchmark (JSON Lines or a JSON array, plain or gzip), relative to the recipe's folder."""
     fields: tuple[str, ...] = Field(min_length=1)
     """Text fields of an item that are matched; a dotted path reaches into nested objects and lists."""
+    when_missing: Literal["error", "skip"] = "error"
+    """Without its file: `error` stops before anything is read; `skip` goes on without this benchmark, and the blend says so."""
 
 
 class BlendSpec(RecipeModel):
@@ -45,6 +49,9 @@ class BlendSpec(RecipeModel):
     """Share of prompts answered with thinking on, chosen by a hash of the prompt."""
     near_duplicates: NearDuplicates | None = None
     """Near-duplicate removal within and across sources; null removes exact duplicates only."""
+    against_existing: bool = False
+    """Also drop prompts that `training_set.existing` has an answer to: the same messages or token ids, and with `near_duplicates` those
+    that nearly repeat one. Sets of token ids are decoded with the target's tokenizer."""
     decontaminate: tuple[Benchmark, ...] = ()
     """Benchmarks to keep out: 13-word overlaps, and the whole item when it is shorter."""
     mix_tolerance: Share = 0.02

@@ -87,6 +87,13 @@ DETECTORS = (
     Detector("slack_token", re.compile(r"xox[abeprs]-[A-Za-z0-9-]{10,}"), ("xox",)),
     Detector("huggingface_token", re.compile(r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{20,}"), ("hf_",)),
     Detector("nvidia_key", re.compile(r"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{20,}"), ("nvapi-",)),
+    Detector("stripe_key", re.compile(r"(?<![A-Za-z0-9])[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"), ("k_live_", "k_test_")),
+    Detector("gitlab_token", re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{20,}"), ("glpat-",)),
+    Detector("npm_token", re.compile(r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}" + _END), ("npm_",)),
+    Detector("pypi_token", re.compile(r"(?<![A-Za-z0-9])pypi-AgE[A-Za-z0-9_-]{50,}"), ("pypi-AgE",)),
+    Detector("sendgrid_key", re.compile(r"(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}"), ("SG.",)),
+    Detector("telegram_token", re.compile(r"(?<![A-Za-z0-9])\d{8,10}:AA[A-Za-z0-9_-]{33}" + _END), (":AA",)),
+    Detector("azure_key", re.compile(r"(?<=AccountKey=)[A-Za-z0-9+/]{80,90}={0,2}"), ("AccountKey=",)),
     Detector("jwt", re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"), ("eyJ",)),
     Detector(
         "authorization",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from dflash_assets.errors import SourceError
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.rows import PROMPT, REJECTED
-from dflash_assets.sources.labels import category_of, language_of
+from dflash_assets.sources.labels import category_of, language_of, unmapped_label
 from dflash_assets.sources.literals import dump, without_surrogates
 from dflash_assets.sources.location import Located, locate_source
 from dflash_assets.sources.normalise import canonical
@@ -26,6 +26,9 @@ from dflash_assets.tables import TableWriter, digest
 
 HOPELESS_ROWS = 10_000
 """After so many rows without a single one of the reader's schema, a source is given up: no need to read 2 million more."""
+
+_MOST_LABELS, _SHOWN_LABELS, _LABEL_CHARACTERS = 5_000, 50, 80
+_OTHER_LABELS = "(other labels)"
 
 
 class SourceReport(BaseModel):
@@ -46,6 +49,10 @@ class SourceReport(BaseModel):
     """Findings of the redaction by type; never the values."""
     categories: dict[str, int]
     """Accepted rows by category; `unknown` are labels that the recipe doesn't map."""
+    languages: dict[str, int]
+    """Accepted rows by language; `und` where it can't be told, as of code and formulas."""
+    unmapped_labels: dict[str, int]
+    """Most frequent labels of `category.column` that the recipe doesn't map, by accepted rows; `(other labels)` are the rest."""
 
 
 def ingest(spec: SourceSpec, *, base_dir: Path, prompts: Path, rejected: Path) -> SourceReport:
@@ -96,6 +103,8 @@ class _Account:
         self._rejected: Counter[str] = Counter()
         self._flags: Counter[str] = Counter()
         self._categories: Counter[str] = Counter()
+        self._languages: Counter[str] = Counter()
+        self._unmapped: Counter[str] = Counter()
         self._accepted = 0
         self._first: RawRecord | None = None
         self._first_fault: RowFault | None = None
@@ -111,6 +120,9 @@ class _Account:
         self._accepted += 1
         self._flags.update(flags)
         self._categories[category] += 1
+        self._languages[language] += 1
+        if (label := unmapped_label(record.value, self._spec.category)) is not None:
+            self._unmapped[label if label in self._unmapped or len(self._unmapped) < _MOST_LABELS else _OTHER_LABELS] += 1
         return {
             "prompt_id": digest(messages_json, tools_json or ""),
             "source": self._spec.name,
@@ -177,7 +189,15 @@ class _Account:
             flags=dict(sorted(self._flags.items())),
             redactions=dict(sorted(self._redactor.counts.items())),
             categories=dict(self._categories.most_common()),
+            languages=dict(self._languages.most_common()),
+            unmapped_labels=self._shown_labels(),
         )
+
+    def _shown_labels(self) -> dict[str, int]:
+        shown: Counter[str] = Counter()
+        for place, (label, count) in enumerate(self._unmapped.most_common()):
+            shown[self._quotes.text(_clean(label))[:_LABEL_CHARACTERS] if place < _SHOWN_LABELS else _OTHER_LABELS] += count
+        return dict(shown.most_common())
 
     def _where(self) -> str:
         return f"source {self._spec.name} ({self._located.label})"

@@ -1,7 +1,7 @@
 """Category and language of a row, from the row's own labels.
 
-Here: the mapping of a recipe applied to a row, and how far a language label is believed. Not here: telling a language
-from its text: a label is only contradicted where the script leaves no doubt (Infinity-Instruct labels Chinese `ko`).
+Here: the mapping of a recipe applied to a row, and how far a language label is believed (Infinity-Instruct labels
+Chinese `ko`). Not here: telling a language from its text (`language`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 
 from dflash_assets.recipe.base import Category
 from dflash_assets.recipe.sources import CategoryLabels
+from dflash_assets.sources.language import SAMPLE_CHARACTERS, Told, known_languages, language_told
 
 UNDETERMINED = "und"
-_SAMPLE = 2000
+_SURE, _NEXT_TO_NOTHING = 0.8, 0.4
+"""Scores of the text's language and of the label's with which a label is not believed."""
 _CODE = re.compile(r"[a-z]{2}")
 _HAN, _KANA, _HANGUL = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff]"), re.compile("[\uac00-\ud7af]")
 _CYRILLIC, _ARABIC, _LATIN = re.compile("[\u0400-\u04ff]"), re.compile("[\u0600-\u06ff]"), re.compile("[A-Za-z\u00c0-\u024f]")
@@ -47,18 +49,29 @@ def _values(node: Any, path: list[str]) -> Iterator[str]:
         yield str(node)
 
 
-def language_of(label: str | None, text: str, flags: set[str]) -> str:
-    """ISO 639-1 code of a row's label, or `und` without one.
+def unmapped_label(row: dict[str, Any], labels: CategoryLabels) -> str | None:
+    """First label of a row that the recipe doesn't map, for the account of what could be mapped; None when one is mapped or there is none."""
+    if labels.column is None:
+        return None
+    first: str | None = None
+    for label in _values(row, labels.column.split(".")):
+        if label in labels.map:
+            return None
+        first = label if first is None else first
+    return first
 
-    A label whose script the text doesn't hold at all is replaced by what the script proves (zh, ja, ko) or `und`,
-    flag `language_label_contradicted`.
+
+def language_of(label: str | None, text: str, flags: set[str]) -> str:
+    """ISO 639-1 code: the row's label, else what the text tells, else `und`.
+
+    A label is not believed, flag `language_label_contradicted`, when its script doesn't occur in the text, or when the text
+    is surely of another language and has next to nothing of the label's.
     """
-    if label is None or not label.strip():
-        return UNDETERMINED
-    code = label.strip().lower().split("-")[0].split("_")[0]
-    if not _CODE.fullmatch(code):
-        return UNDETERMINED
-    sample = text[:_SAMPLE]
+    told = language_told(text)
+    code = _code_of(label)
+    if code is None:
+        return told.language if told is not None else UNDETERMINED
+    sample = text[:SAMPLE_CHARACTERS]
     proven = _proven(sample)
     script = _SCRIPT_OF.get(code)
     wrong = (script is not None and not script.search(sample)) or (
@@ -66,8 +79,20 @@ def language_of(label: str | None, text: str, flags: set[str]) -> str:
     )
     if wrong or (code in ("zh", "ja") and proven == "ko"):
         flags.add("language_label_contradicted")
-        return proven or UNDETERMINED
+        return proven or (told.language if told is not None and told.language != code else UNDETERMINED)
+    if told is not None and told.language != code and code in known_languages() and _surely_another(told, code):
+        flags.add("language_label_contradicted")
+        return told.language
     return code
+
+
+def _code_of(label: str | None) -> str | None:
+    code = (label or "").strip().lower().split("-")[0].split("_")[0]
+    return code if _CODE.fullmatch(code) else None
+
+
+def _surely_another(told: Told, code: str) -> bool:
+    return told.scores[told.language] >= _SURE and told.scores.get(code, 0.0) < _NEXT_TO_NOTHING
 
 
 def _proven(sample: str) -> str | None:

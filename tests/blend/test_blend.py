@@ -45,7 +45,7 @@ def test_shards_hold_what_the_plan_says(tmp_path: Path, two_sources: dict[str, P
         assert {row["shard"] for row in rows} == {shard.shard}
         assert sum(len(row["prompt_ids"]) for row in rows) == sum(row["prompt_tokens"] for row in rows) == shard.tokens
     assert 35 < sum(row["thinking"] for row in done.rows) < 85
-    assert sum(cell.prompts for cell in done.plan.mix) == done.plan.rows
+    assert sum(cell.reached for cell in done.plan.mix) == done.plan.rows
     assert sum(cell.tokens for cell in done.plan.mix) == done.plan.tokens
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dropped.parquet", *(f"shard-{n:05d}.parquet" for n in range(12))]
 

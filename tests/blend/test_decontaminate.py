@@ -22,28 +22,31 @@ def index_of(*items: str) -> BenchmarkIndex:
     index = BenchmarkIndex([f"b{number}" for number in range(len(items))])
     for number, item in enumerate(items):
         index.add(number, item)
-    index.close()
     return index
+
+
+def hits_of(index: BenchmarkIndex, texts: list[str]) -> list[str | None]:
+    return [index.hit(text) for text in texts]
 
 
 def test_overlap_of_thirteen_words_hits_and_of_twelve_does_not() -> None:
     index = index_of(ITEM)
     words = words_of(ITEM)
-    assert index.hits([" ".join(["before", *words[2:15], "after"]), " ".join(["before", *words[2:14], "after"])]) == ["b0", None]
+    assert hits_of(index, [" ".join(["before", *words[2:15], "after"]), " ".join(["before", *words[2:14], "after"])]) == ["b0", None]
 
 
 def test_case_and_punctuation_do_not_hide_an_item() -> None:
-    assert index_of(ITEM).hits([ITEM.upper().replace(" ", " - ")]) == ["b0"]
+    assert hits_of(index_of(ITEM), [ITEM.upper().replace(" ", " - ")]) == ["b0"]
 
 
 def test_overlaps_never_reach_from_one_text_into_the_next() -> None:
     words = words_of(ITEM)
-    assert index_of(ITEM).hits([" ".join([*["x"] * 13, *words[:12]]), " ".join([*words[12:], *["x"] * 13])]) == [None, None]
+    assert hits_of(index_of(ITEM), [" ".join([*["x"] * 13, *words[:12]]), " ".join([*words[12:], *["x"] * 13])]) == [None, None]
 
 
 def test_short_items_must_be_the_whole_text() -> None:
     index = index_of("Write a function to find the area of a square.")
-    assert index.hits(["write a function to find the area of a square", "Please write a function to find the area of a square."]) == [
+    assert hits_of(index, ["write a function to find the area of a square", "Please write a function to find the area of a square."]) == [
         "b0",
         None,
     ]
@@ -51,7 +54,7 @@ def test_short_items_must_be_the_whole_text() -> None:
 
 def test_the_first_overlap_names_the_benchmark() -> None:
     other = "The quick onyx goblin jumps over the lazy dwarf while seven wizards quietly box all twelve jugs of liquor"
-    assert index_of(ITEM, other).hits([f"{other} {ITEM}", f"{ITEM} {other}"]) == ["b1", "b0"]
+    assert hits_of(index_of(ITEM, other), [f"{other} {ITEM}", f"{ITEM} {other}"]) == ["b1", "b0"]
 
 
 @given(st.lists(st.sampled_from("abcdefg"), max_size=40), st.lists(st.lists(st.sampled_from("abcdefgz"), max_size=40), max_size=5))
@@ -64,13 +67,13 @@ def test_equals_a_plain_set_of_ngrams(item: list[str], texts: list[list[str]]) -
         else None
         for text in texts
     ]
-    assert index_of(" ".join(item)).hits([" ".join(text) for text in texts]) == expected
+    assert hits_of(index_of(" ".join(item)), [" ".join(text) for text in texts]) == expected
 
 
 def test_dotted_fields_and_lists(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text(json.dumps({"turns": [ITEM, "Another short one"], "meta": {"text": "Third text"}}) + "\n\n")
     index = load_benchmarks([Benchmark(name="b", path="b.jsonl", fields=("turns", "meta.text"))], tmp_path)
-    assert index.hits([ITEM, "another short one", "third text", "nothing"]) == ["b", "b", "b", None]
+    assert hits_of(index, [ITEM, "another short one", "third text", "nothing"]) == ["b", "b", "b", None]
 
 
 @pytest.mark.parametrize(
@@ -107,4 +110,4 @@ def test_known_counts_against_gsm8k(file: str, field: str, hits: int) -> None:
     index = load_benchmarks([Benchmark(name="gsm8k", path="benchmarks/gsm8k_test.jsonl", fields=("question",))], samples)
     rows = [json.loads(line) for line in (samples / file).read_text(encoding="utf-8").split("\n") if line]
     texts = ["\n".join(row[field]) if isinstance(row[field], list) else row[field] for row in rows]
-    assert sum(hit is not None for hit in index.hits(texts)) == hits
+    assert sum(hit is not None for hit in hits_of(index, texts)) == hits

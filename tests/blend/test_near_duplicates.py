@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash_assets.blend.near_duplicates import SHINGLE, band_rows, near_pairs, signatures
+from dflash_assets.blend.near_duplicates import near_pairs
+from dflash_assets.blend.signatures import SHINGLE, SignatureFile, band_rows, signatures
 from tests.support.blend import Blended, prompt_file, recipe_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -48,15 +49,46 @@ def test_signatures_do_not_depend_on_the_batch(size: int) -> None:
         assert (signatures(texts[start : start + size], 64) == whole[start : start + size]).all()
 
 
-def test_planted_pairs_are_found_and_strangers_are_not() -> None:
+def pairs_of(texts: list[str], folder: Path, threshold: float = 0.7, permutations: int = 128) -> list[tuple[int, int]]:
+    """(later, earlier) of all pairs of texts."""
+    with SignatureFile(folder, permutations, threshold) as file:
+        for text in texts:
+            file.add(text)
+        file.finish()
+        later, earlier = near_pairs(file)
+    return list(zip(later.tolist(), earlier.tolist(), strict=True))
+
+
+def test_planted_pairs_are_found_and_strangers_are_not(tmp_path: Path) -> None:
     originals = sentences(600, 5)
     planted = [[*words[:20], "replaced", *words[21:]] for words in originals[:150]] + [
         words[:30] + words[31:] for words in originals[150:300]
     ]
     texts = [" ".join(words) for words in originals + planted]
-    found = {tuple(pair) for pair in near_pairs(signatures(texts, 128), 0.7).tolist()}
+    found = set(pairs_of(texts, tmp_path))
     assert sum((600 + number, number) in found for number in range(300)) >= 297
     assert all(later >= 600 and later - 600 == earlier for later, earlier in found)
+
+
+def test_batches_on_disk_give_the_pairs_of_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" ".join(words) for words in sentences(50, 4)] * 2
+    whole = pairs_of(texts, tmp_path)
+    monkeypatch.setattr("dflash_assets.blend.signatures._BATCH_CHARACTERS", 700)
+    monkeypatch.setattr("dflash_assets.blend.signatures._VERIFIED_AT_ONCE", 7)
+    assert pairs_of(texts, tmp_path) == whole == [(50 + number, number) for number in range(50)]
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_texts_have_no_pairs(tmp_path: Path) -> None:
+    assert pairs_of([], tmp_path) == []
+
+
+def test_a_group_of_copies_keeps_its_first(tmp_path: Path) -> None:
+    one = " ".join(sentences(1, 6)[0])
+    files = {"s": prompt_file(tmp_path, "s", [f"{one} {number}" for number in range(40)])}
+    done = Blended(recipe_of({"s": "all"}, near_duplicates={}), files, tmp_path / "out")
+    assert [row["source_row"] for row in done.rows] == ["s.jsonl:0"]
+    assert set(done.reasons.values()) == {"near_duplicate"}
 
 
 def test_a_pair_at_the_threshold_is_likely_to_meet() -> None:

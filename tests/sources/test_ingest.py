@@ -130,11 +130,11 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     peaks: list[int] = []
-    for rows in (4_000, 16_000):
+    for rows in (4_000, 12_000):
         folder = tmp_path / str(rows)
         folder.mkdir()
         with (folder / "rows.jsonl").open("w") as file:
-            file.writelines(json.dumps({"q": f"{number} " + "word " * 60}) + "\n" for number in range(rows))
+            file.writelines(json.dumps({"q": f"{number} " + "word " * 15}) + "\n" for number in range(rows))
         spec = SourceSpec.model_validate({"name": "s", "format": "question_answer", "path": "rows.jsonl", **QUESTION})
         tracemalloc.start()
         ingest(spec, base_dir=folder, prompts=folder / "p.parquet", rejected=folder / "r.parquet")

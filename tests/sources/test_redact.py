@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ SECRETS = {
     "slack_token": ["xoxb-0000000000-FAKE"],
     "huggingface_token": ["hf_" + FAKE],
     "nvidia_key": ["nvapi-" + FAKE],
+    "stripe_key": ["sk_live_FAKE0000FAKE0000FAKE"],
+    "gitlab_token": ["glpat-FAKE0000FAKE0000FAKE"],
+    "npm_token": ["npm_" + "FAKE00" * 6],
+    "pypi_token": ["pypi-AgE" + "FAKE0" * 11],
+    "sendgrid_key": ["SG." + "FAKE0" * 4 + "." + "FAKE0" * 8],
+    "telegram_token": ["1234567890:AA" + "FAKE_" * 6 + "abc"],
     "jwt": ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJGQUtFIn0.c2lnbmF0dXJlRkFLRQ"],
     "email": ["jane.doe@company-mail.com"],
     "card_number": ["4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005"],
@@ -135,3 +142,35 @@ def test_excerpts_hold_no_headers_and_no_half_secret() -> None:
     assert "session" not in text
     assert "sk-ant" not in text
     assert len(text) <= 300
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "-----BEGIN PRIVATE KEY-----",
+        "a@",
+        "1 ",
+        "4-",
+        "cookie: a=",
+        "password is ",
+        "eyJaaaaaaaa.",
+        "+1 2",
+        "://a:",
+        "/home/",
+        "x.x.",
+        '\\"',
+    ],
+)
+def test_time_grows_with_the_text_and_not_faster(piece: str) -> None:
+    """No pattern backtracks over the text: eight times the text takes nowhere near 64 times the CPU time."""
+
+    def seconds(count: int) -> float:
+        text = piece * count + "!"
+        best = 1e9
+        for _ in range(3):
+            began = time.process_time()
+            Redactor("strict").text(text)
+            best = min(best, time.process_time() - began)
+        return best
+
+    assert seconds(8_000) < 32 * max(seconds(1_000), 0.0005)
