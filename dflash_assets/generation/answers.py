@@ -24,7 +24,7 @@ from dflash_assets.rows import RESENT
 
 FEW_FILES = 4
 """Files that are read for one shard; more of them mean that the blend has changed."""
-_COLUMNS = [
+ANSWER_COLUMNS = [
     "request_key",
     "outcome",
     "text",
@@ -41,6 +41,7 @@ _COLUMNS = [
     "started_at",
     "seconds",
 ]
+"""Columns of a COMPLETION row that make an Answer."""
 
 
 class KnownAnswers:
@@ -86,7 +87,7 @@ class KnownAnswers:
             return self._scratch.find(keys)
         found: dict[str, Answer] = {}
         for path, wanted in by_file.items():
-            table = pq.read_table(path, columns=_COLUMNS, filters=pc.field("request_key").isin(wanted))
+            table = pq.read_table(path, columns=ANSWER_COLUMNS, filters=pc.field("request_key").isin(wanted))
             found.update((row["request_key"], answer_of(row)) for row in table.to_pylist() if row["outcome"] not in RESENT)
         return found
 
@@ -101,7 +102,7 @@ class _Scratch:
         offset = 0
         for path in files:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=500, columns=_COLUMNS):
+                for batch in file.iter_batches(batch_size=500, columns=ANSWER_COLUMNS):
                     for row in batch.to_pylist():
                         if row["outcome"] not in RESENT:
                             length = self._file.write(answer_of(row).encode())

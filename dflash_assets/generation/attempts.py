@@ -10,19 +10,22 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dflash_assets.errors import GenerationError
+from dflash_assets.generation.acknowledge import Acknowledgements
+from dflash_assets.generation.continuing import joined, rest_of
 from dflash_assets.generation.journal import Answer, Journal
 from dflash_assets.generation.order import Job
 from dflash_assets.generation.outcomes import Verdict, backoff_seconds, of_error, of_reply
 from dflash_assets.generation.progress import Progress
-from dflash_assets.generation.requests import request_id
+from dflash_assets.generation.requests import request_id, sampling_of
 from dflash_assets.generation.servers import Call, Server
 from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.suspects import Suspects
 from dflash_assets.generation.watch import Watch
-from dflash_assets.resources.engines.base import EngineError, GenerationReply, GenerationRequest
+from dflash_assets.resources.engines.base import EngineError, GenerationReply, GenerationRequest, SamplingParameters
 from dflash_assets.rows import ANSWERED
 
 MAX_SENDS = 90
@@ -48,6 +51,7 @@ class Attempts:
     ) -> None:
         self._settings, self._journal, self._progress, self._watch, self._suspects = settings, journal, progress, watch, suspects
         self._ready, self._done, self._wake = ready, done, wake
+        self._acknowledged = Acknowledgements()
         self._run = secrets.token_hex(4)
         self.stopping = False
         """Nothing is tried again."""
@@ -70,12 +74,21 @@ class Attempts:
             return
         if job.deaths:
             asyncio.get_running_loop().call_later(self._settings.probation_seconds, self._end_probation, job, server, job.sends)
-        began = time.time()
+        # The wall clock may jump: it dates the row, and measures nothing.
+        began, clock = time.time(), time.monotonic()
         reply, error = await self._ask(job, server)
-        seconds = time.time() - began
+        seconds = time.monotonic() - clock
         on_probation = self._suspects.release(job, server)
         if reply is not None:
-            verdict = of_reply(reply, self._settings.rules, thinking=job.ask.thinking, max_tokens=self._settings.sampling.max_tokens)
+            if job.head is not None and reply.finish_reason != "abort":
+                reply = joined(job.head, reply, self._settings.decode)
+            limit = job.ask.total_tokens if job.head is not None else None
+            sampling = self._sampling(job)
+            verdict = of_reply(reply, self._settings.rules, thinking=job.ask.thinking, max_tokens=limit or sampling.max_tokens)
+            if verdict.outcome == "length" and job.head is None and self._continuable(job, reply, sampling):
+                self._note(server, verdict, None, call)
+                await self._keep_head(job, server, verdict, reply, began, seconds)
+                return
         else:
             assert error is not None
             verdict = of_error(error)
@@ -104,7 +117,28 @@ class Attempts:
                 await asyncio.sleep(backoff_seconds(job.sends, error.retry_after if error else None))  # no slot is held meanwhile
                 self._ready(job)
             return
+        if job.head is not None and verdict.outcome not in ANSWERED:
+            # The rest can't be had; what there is, is an answer cut at its first limit.
+            await self._done_with(job, server, replace(job.head, key=job.ask.key, detail=f"not continued: {verdict.detail}"))
+            return
         await self._finish(job, server, verdict, reply, began, seconds)
+
+    def _sampling(self, job: Job) -> SamplingParameters:
+        return self._settings.sampling if job.ask.sampling_json is None else sampling_of(job.ask.sampling_json)
+
+    def _continuable(self, job: Job, reply: GenerationReply, sampling: SamplingParameters) -> bool:
+        """Cut by its own limit (a server that cuts earlier has no room for more), and known exactly."""
+        return job.ask.first_key is not None and reply.ids_exact and len(reply.output_ids) >= sampling.max_tokens
+
+    async def _keep_head(self, job: Job, server: Server, verdict: Verdict, reply: GenerationReply, began: float, seconds: float) -> None:
+        """The first part is durable, then the job waits for the second: a crash in between costs nothing."""
+        assert job.ask.first_key is not None
+        head = self._answer(job, server, verdict, reply, began, seconds)
+        job.head = replace(head, key=job.ask.first_key)
+        await self._durable(job.head)
+        job.attempts = 0
+        if not self.stopping:
+            self._ready(job)
 
     async def _ask(self, job: Job, server: Server) -> tuple[GenerationReply | None, EngineError | None]:
         """Reply or fault of one request; the slot is free again when it returns."""
@@ -139,12 +173,16 @@ class Attempts:
         identity = request_id(self._run, job.ask.key, job.sends)
         job.sends += 1
         ask, settings = job.ask, self._settings
+        prompt_ids, sampling = ask.prompt_ids, self._sampling(job)
+        if job.head is not None:
+            prompt_ids, sampling = rest_of(ask, job.head, sampling)
+        longer = max(0, sampling.max_tokens - settings.sampling.max_tokens)
         return GenerationRequest(
             request_id=identity,
-            prompt_ids=ask.prompt_ids,
-            sampling=settings.sampling,
+            prompt_ids=prompt_ids,
+            sampling=sampling,
             stop_token_ids=settings.stop_token_ids,
-            deadline_seconds=settings.deadline_seconds,
+            deadline_seconds=settings.deadline_seconds + longer / settings.floor_tokens_per_second,
             messages_json=ask.messages_json,
             tools_json=ask.tools_json,
             thinking=ask.thinking,
@@ -166,7 +204,19 @@ class Attempts:
         self, job: Job, server: Server, verdict: Verdict, reply: GenerationReply | None, began: float, seconds: float
     ) -> None:
         """Journal first, then done."""
-        answer = Answer(
+        answer = self._answer(job, server, verdict, reply, began, seconds)
+        if job.head is not None:
+            said = f"continued after {len(job.head.output_ids)} tokens"
+            answer = replace(
+                answer,
+                started_at=job.head.started_at,
+                seconds=job.head.seconds + seconds,
+                detail=f"{answer.detail}; {said}" if answer.detail else said,
+            )
+        await self._done_with(job, server, answer)
+
+    def _answer(self, job: Job, server: Server, verdict: Verdict, reply: GenerationReply | None, began: float, seconds: float) -> Answer:
+        return Answer(
             key=job.ask.key,
             outcome=verdict.outcome,
             text=reply.text if reply else "",
@@ -183,21 +233,33 @@ class Attempts:
             started_at=int(began * 1e6),
             seconds=seconds,
         )
+
+    async def _done_with(self, job: Job, server: Server, answer: Answer) -> None:
+        await self._durable(answer)
+        server.answered += 1
+        server.output_tokens += len(answer.output_ids)
+        self._progress.answered(
+            answer.outcome,
+            server.name,
+            len(answer.output_ids),
+            len(job.ask.prompt_ids),
+            source=job.ask.source,
+            seconds=answer.seconds,
+        )
+        self._done(job, answer)
+
+    async def _durable(self, answer: Answer) -> None:
         try:
-            await asyncio.wrap_future(self._journal.append(answer))
+            await self._acknowledged.wait(self._journal.append(answer))
         except OSError as error:
             raise GenerationError(
                 f"answers can't be kept: {self._journal.failure or error}",
                 where=str(self._journal.folder),
                 todo="free space or repair the disk, then run again: what was done is kept",
             ) from error
-        server.answered += 1
-        server.output_tokens += len(answer.output_ids)
-        self._progress.answered(answer.outcome, server.name, len(answer.output_ids), len(job.ask.prompt_ids))
-        self._done(job, answer)
 
 
-def _storable(ids: tuple[int, ...], verdict: Verdict) -> tuple[int, ...]:
+def _storable(ids: Sequence[int], verdict: Verdict) -> Sequence[int]:
     """The ids, unless some are beyond int32: as invalid as any outside the vocabulary, but no column can hold them."""
     if verdict.outcome not in ANSWERED and not all(-(2**31) <= token < 2**31 for token in ids):
         return ()

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 
+from dflash_assets.generation.journal import Answer
 from dflash_assets.generation.requests import Ask, OpenShard
 
 PREFIX_TOKENS = 128
@@ -43,6 +44,8 @@ class Job:
     """A connection was closed under it before: only the first time costs no attempt."""
     stalled: bool = False
     """Its present attempt is being ended because the server has forgotten it."""
+    head: Answer | None = None
+    """The cut answer that is being continued."""
 
     prefix: int = field(init=False)
     """Hash of the first tokens: equal for prompts that share a server's prefix cache."""

@@ -7,7 +7,11 @@ Here: the taxonomy's rules and the retry policy. Not here: sending and waiting (
 from __future__ import annotations
 
 import random
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dflash_assets.resources.engines.base import EngineError, GenerationReply
 from dflash_assets.rows import Outcome
@@ -69,11 +73,20 @@ def _token_fault(reply: GenerationReply, rules: AnswerRules) -> str | None:
             return f"ended by {matched[:80]!r}"
     if reply.ids_exact and reply.completion_tokens != len(reply.output_ids):
         return f"{len(reply.output_ids)} ids, but {reply.completion_tokens} tokens reported"
-    for extreme in (min, max):  # thousands of ids an answer: a loop over them would cost as much as receiving them
-        token = extreme(reply.output_ids, default=0)
+    for token in _extremes(reply.output_ids):
         if not 0 <= token < rules.vocab_size:
             return f"token id {token} is outside the vocabulary of {rules.vocab_size}"
     return None
+
+
+def _extremes(ids: Sequence[int]) -> tuple[int, ...]:
+    """Smallest and largest id. Thousands an answer: going through them one by one would cost as much as receiving them."""
+    if not ids:
+        return ()
+    if isinstance(ids, array) and ids.typecode == "i":
+        view = np.frombuffer(ids, dtype=np.intc)
+        return int(view.min()), int(view.max())
+    return min(ids), max(ids)
 
 
 def of_error(error: EngineError) -> Verdict:

@@ -1,56 +1,107 @@
-"""Progress: counts of a generation run, its rates, and the time left, from second 0.
+"""Progress: counts of a generation run, its rates, how well the slots are used, and the time left, from second 0.
 
 Here: counters, rates, the snapshot written to progress.json. `outcomes` counts answers that are final, `faults` attempts
-that went wrong (most of them are tried again), by kind of fault. Not here: drawing it (`dflash_assets.cli.live`).
-The clock is passed in, so that tests don't wait.
+that went wrong (most of them are tried again), by kind of fault. Not here: the model of the time left (`eta`), drawing
+(`dflash_assets.cli.live`). The clock is passed in, so that tests don't wait.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from dflash_assets.generation.content import ContentWatch
+from dflash_assets.generation.eta import Outlook
 from dflash_assets.rows import ANSWERED
 
 RATE_WINDOW = 120.0
 """Seconds over which the current rate is taken."""
+FULL_SHARE = 0.9
+"""Share of the slots in flight from which the fleet counts as full."""
+RAMP_ROUNDS = 2
+"""Answers for each slot after which the lengths seen are more than the short ones that end first."""
 
 
 class Progress:
     """Counters of one generation run; written by the window's thread, read through `snapshot`."""
 
-    def __init__(self, *, prompts_total: int, shards_total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        *,
+        prompts_total: int,
+        shards_total: int,
+        clock: Callable[[], float] = time.monotonic,
+        name: str = "run",
+        gpus: Mapping[str, int] | None = None,
+    ) -> None:
+        """`gpus` says how many each server has, by its label; figures per GPU need it."""
+        self._clock, self.name, self._gpus = clock, name, dict(gpus or {})
         self.began = clock()
+        self._started_at = datetime.now(UTC)
         self.prompts_total, self.shards_total = prompts_total, shards_total
         self.answers_done = self.answers_cached = self.shards_done = self.shards_failed = 0
         self.output_tokens = self.prompt_tokens = self.requests_sent = 0
         self.in_flight = self.slots = 0
         self.outcomes: Counter[str] = Counter()
-        self.tokens_by_server: Counter[str] = Counter()
         self.phase = "starting"
         self.message: str | None = None
         self.faults: Counter[str] = Counter()
         self.last_fault: str | None = None
         self.servers: dict[str, dict[str, Any]] = {}
-        self._recent: deque[tuple[float, int]] = deque()
+        self.content: ContentWatch | None = None
+        self.outlook = Outlook()
+        self.flying: Callable[[], Sequence[tuple[str, float]]] = lambda: ()
+        """(source, monotonic time of sending) of every request in flight."""
+        self.all_opened = False
+        """No shard follows."""
+        self._opened = 0
+        self._asked_done = 0
+        self._full = False
+        self._runs = 0
+        self._seen_at: float | None = None
+        self._busy_seconds = self._slot_seconds = 0.0
+        self._recent: deque[tuple[float, int, str]] = deque()
 
     def cached(self, answers: int) -> None:
         """Answers that needed no request."""
         self.answers_done += answers
         self.answers_cached += answers
 
-    def answered(self, outcome: str, server: str, output_tokens: int, prompt_tokens: int) -> None:
+    def opened(self, source: str) -> None:
+        """A prompt of a shard just opened needs a request."""
+        self._opened += 1
+        self.outlook.opened(source)
+
+    def load(self, in_flight: int, slots: int, runs: int) -> None:
+        """What is in flight now, what the fleet may hold now, and what all its servers run at once, those that are down too."""
+        self._integrate()
+        self.in_flight, self.slots, self._runs = in_flight, slots, runs
+        self._full = self._full or (slots > 0 and in_flight >= FULL_SHARE * slots)
+
+    def _integrate(self) -> None:
+        now = self._clock()
+        if self._seen_at is not None and self.phase == "generating":
+            self._slot_seconds += self._runs * (now - self._seen_at)
+            self._busy_seconds += min(self.in_flight, self._runs) * (now - self._seen_at)
+        self._seen_at = now
+
+    def answered(
+        self, outcome: str, server: str, output_tokens: int, prompt_tokens: int, *, source: str = "", seconds: float = 0.0
+    ) -> None:
         """One answer became final."""
         self.answers_done += 1
+        self._asked_done += 1
         self.outcomes[outcome] += 1
         self.output_tokens += output_tokens
         self.prompt_tokens += prompt_tokens
-        self.tokens_by_server[server] += output_tokens
+        self.outlook.ended(source)
+        if outcome in ANSWERED:
+            self.outlook.answered(source, output_tokens, seconds)
         now = self._clock()
-        self._recent.append((now, output_tokens))
+        self._recent.append((now, output_tokens, server))
         while self._recent and self._recent[0][0] < now - RATE_WINDOW:
             self._recent.popleft()
 
@@ -59,17 +110,41 @@ class Progress:
         self.faults[kind] += 1
         self.last_fault = f"{server}: {kind}: {detail}"
 
+    @property
+    def shown_phase(self) -> str:
+        """`ramp` until the fleet was full and two answers came for each of its slots, `tail` when nothing waits any more, else `steady`."""
+        if self.phase != "generating":
+            return self.phase
+        if self.all_opened and self._opened - self._asked_done <= self.in_flight:
+            return "tail"
+        return "steady" if self._full and self._asked_done >= RAMP_ROUNDS * self.slots else "ramp"
+
     def snapshot(self) -> dict[str, Any]:
-        """What progress.json holds: counts, rates (per second), seconds left (null while nothing can be said)."""
+        """What progress.json holds: counts, rates (a second), seconds left with a 90 % interval (null while nothing can be said).
+
+        `slot_utilisation` is the share of the servers' running slots that were busy, over the whole run; `idle_gpu_seconds` is
+        what the rest of them cost (null where the recipe names no GPUs).
+        """
+        self._integrate()
         now = self._clock()
         elapsed = now - self.began
-        span = max(1e-9, min(RATE_WINDOW, now - self._recent[0][0] if len(self._recent) > 1 else elapsed))
-        rate = len(self._recent) / span if self._recent else 0.0
-        left = max(0, self.prompts_total - self.answers_done)
+        recent = [seen for seen in tuple(self._recent) if seen[0] >= now - RATE_WINDOW]
+        span = max(1e-9, min(RATE_WINDOW, now - recent[0][0] if len(recent) > 1 else elapsed))
+        rates: Counter[str] = Counter()
+        for _, tokens, server in recent:
+            rates[server] += tokens
         failed = sum(count for outcome, count in self.outcomes.items() if outcome not in ANSWERED)
+        left = self._left(now)
+        utilisation = self._busy_seconds / self._slot_seconds if self._slot_seconds else None
+        gpus = sum(self._gpus.values())
+        speed = sum(rates.values()) / span
+        generating = self._slot_seconds / self._runs if self._runs else 0.0
         return {
-            "phase": self.phase,
+            "run": self.name,
+            "phase": self.shown_phase,
             "message": self.message,
+            "started_at": self._started_at.isoformat(timespec="seconds"),
+            "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "prompts_total": self.prompts_total,
             "prompts_done": self.answers_done,
             "cached": self.answers_cached,
@@ -80,17 +155,35 @@ class Progress:
             "shards_total": self.shards_total,
             "shards_done": self.shards_done,
             "shards_failed": self.shards_failed,
+            "content": self.content.summary() if self.content is not None else None,
             "requests_sent": self.requests_sent,
             "in_flight": self.in_flight,
             "slots": self.slots,
             "servers": self.servers,
             "output_tokens": self.output_tokens,
             "prompt_tokens": self.prompt_tokens,
-            "answers_per_second": round(rate, 3),
-            "tokens_per_second": round(sum(tokens for _, tokens in self._recent) / span, 1) if self._recent else 0.0,
-            "tokens_per_second_by_server": {
-                name: round(tokens / max(1e-9, elapsed), 1) for name, tokens in sorted(self.tokens_by_server.items())
-            },
+            "answers_per_second": round(len(recent) / span, 3) if recent else 0.0,
+            "tokens_per_second": round(speed, 1),
+            "tokens_per_second_by_server": {name: round(tokens / span, 1) for name, tokens in sorted(rates.items())},
+            "gpus": gpus,
+            "tokens_per_second_per_gpu": round(speed / gpus, 1) if gpus else None,
+            "mean_tokens_by_source": {name: round(mean, 1) for name, mean in sorted(self.outlook.mean_tokens().items())},
+            "slot_utilisation": None if utilisation is None else round(utilisation, 4),
+            "idle_gpu_seconds": round((1.0 - utilisation) * generating * gpus, 1) if gpus and utilisation is not None else None,
             "elapsed_seconds": round(elapsed, 1),
-            "seconds_left": round(left / rate, 1) if rate > 0 and left else (0.0 if not left else None),
+            **left,
         }
+
+    def _left(self, now: float) -> dict[str, float | None]:
+        names = ("seconds_left", "seconds_left_lower", "seconds_left_upper")
+        if self.answers_done >= self.prompts_total:
+            return dict.fromkeys(names, 0.0)
+        if self.phase != "generating":
+            return dict.fromkeys(names)
+        flying = [(source, now - sent_at) for source, sent_at in self.flying()]
+        open_prompts = max(0, self._opened - self._asked_done)
+        unopened = 0 if self.all_opened else max(0, self.prompts_total - self.answers_done - open_prompts)
+        found = self.outlook.left(unopened, self.slots, flying, max(0, open_prompts - len(flying)))
+        if found is None:
+            return dict.fromkeys(names)
+        return dict(zip(names, (round(found.seconds, 1), round(found.lower, 1), round(found.upper, 1)), strict=True))

@@ -1,6 +1,7 @@
 """What is asked: one `Ask` for each answer wanted, the key under which its answer is remembered, the shard it belongs to.
 
-Here: request keys, event ids, request ids, open shards. Not here: sending (`window`) and remembering (`journal`, `answers`).
+Here: request keys, event ids, request ids, open shards. Not here: sending (`window`), remembering (`journal`, `answers`) and which
+rows are asked again (`lineage`, `redrive`).
 
 Identity is content, never position: the key hashes the prompt's token ids, sampling parameters, sample number,
 attempt of sample, model revision and template. The same key means the same answer and no GPU. The recipe's other
@@ -10,14 +11,20 @@ stages (validation, export) are not in it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow.parquet as pq
 
 from dflash_assets.generation.journal import Answer
+from dflash_assets.resources.engines.base import SamplingParameters
 from dflash_assets.tables import canonical_json, digest
+
+Sample = tuple[str, int, int]
+"""(prompt_id, turn, sample): what has exactly one accepted event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,14 @@ class Ask:
     messages_json: str
     tools_json: str | None
     thinking: bool
+    category: str = "unknown"
+    language: str = "und"
+    sampling_json: str | None = None
+    """Sampling parameters of a row that is asked again with others; None: the recipe's."""
+    total_tokens: int | None = None
+    """Output tokens at most where an answer cut at `max_tokens` is continued; None: it isn't."""
+    first_key: str | None = None
+    """Key of the first part where it is continued: the key of the same ask without the continuation."""
 
     @property
     def event_id(self) -> str:
@@ -58,6 +73,56 @@ class KeyFacts:
         ids = np.asarray(prompt_ids, dtype="<i4").tobytes()
         return digest(ids, self.answering, self.template_sha, f"{turn}/{sample}/{attempt_of_sample}")
 
+    def sampled_as(self, sampling_json: str | None) -> KeyFacts:
+        """The same with other sampling parameters; None keeps them."""
+        return self if sampling_json is None else _resampled(self, sampling_json)
+
+
+@lru_cache(maxsize=4096)
+def _resampled(facts: KeyFacts, sampling_json: str) -> KeyFacts:
+    return replace(facts, answering=canonical_json({**orjson.loads(facts.answering), "sampling": orjson.loads(sampling_json)}))
+
+
+@lru_cache(maxsize=4096)
+def sampling_of(sampling_json: str) -> SamplingParameters:
+    """Sampling parameters as the engine takes them."""
+    return SamplingParameters(**orjson.loads(sampling_json))
+
+
+def continued_key(key: str, total_tokens: int) -> str:
+    """Key of an answer that is continued up to so many tokens, from the key of its first part."""
+    return digest(key, f"continue/{total_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How a sample is asked when it isn't asked for the first time."""
+
+    attempt_of_sample: int
+    supersedes: str | None
+    """event_id of the event it replaces."""
+    sampling_json: str | None = None
+    """Other sampling parameters than the recipe's."""
+    key: str | None = None
+    """Its request key where it is known already, from a committed row."""
+    head: Answer | None = None
+    """The cut answer it continues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How far answers cut at `max_tokens` are continued."""
+
+    first_tokens: int
+    """`max_tokens` of the first request."""
+    total_tokens: int
+    context_length: int
+
+    def total(self, prompt_tokens: int) -> int | None:
+        """Output tokens at most for a prompt of this length; None where the context leaves no room for more."""
+        total = min(self.total_tokens, self.context_length - prompt_tokens)
+        return total if total > self.first_tokens else None
+
 
 @dataclass(slots=True)
 class OpenShard:
@@ -67,6 +132,8 @@ class OpenShard:
     asks: list[Ask]
     answers: dict[str, Answer]
     """By request key: what is known and durable."""
+    heads: dict[str, Answer] = field(default_factory=dict[str, Answer])
+    """By request key: first parts of missing answers, which are continued instead of asked anew."""
 
     @property
     def missing(self) -> list[Ask]:
@@ -80,31 +147,46 @@ def key_facts(answering: Mapping[str, object], template_sha: str) -> KeyFacts:
 
 
 def shard_asks(
-    prompts: Path, facts: KeyFacts, samples: int, attempts: Mapping[tuple[str, int], tuple[int, str]] | None = None
+    prompts: Path,
+    facts: KeyFacts,
+    samples: int,
+    again: Mapping[Sample, Again] | None = None,
+    continuation: Continuation | None = None,
 ) -> Iterator[Ask]:
-    """Asks of one shard in prompt order, samples of a prompt side by side.
-
-    `attempts` maps (prompt_id, sample) to (attempt of sample, event_id it supersedes) where it isn't the first.
-    """
-    columns = ["prompt_id", "source", "prompt_ids", "messages_json", "tools_json", "thinking"]
+    """Asks of one shard in prompt order, samples of a prompt side by side. `again` holds those that aren't asked for the first time."""
+    columns = ["prompt_id", "source", "prompt_ids", "messages_json", "tools_json", "thinking", "category", "language"]
     with pq.ParquetFile(prompts) as file:
         for batch in file.iter_batches(batch_size=500, columns=columns):
             for row in batch.to_pylist():
                 ids = tuple(row["prompt_ids"])
                 for sample in range(samples):
-                    attempt, supersedes = (attempts or {}).get((row["prompt_id"], sample), (0, None))
+                    known = (again or {}).get((row["prompt_id"], 0, sample), Again(0, None))
+                    key = known.key or facts.sampled_as(known.sampling_json).request_key(ids, 0, sample, known.attempt_of_sample)
+                    total, first = None, None
+                    if known.head is not None and known.sampling_json is not None:
+                        total = sampling_of(known.sampling_json).max_tokens
+                        key = continued_key(key, total)
+                    elif continuation is not None and known.sampling_json is None and known.key is None:
+                        total = continuation.total(len(ids))
+                        if total is not None:
+                            key, first = continued_key(key, total), key
                     yield Ask(
-                        key=facts.request_key(ids, 0, sample, attempt),
+                        key=key,
                         prompt_id=row["prompt_id"],
                         source=row["source"],
                         turn=0,
                         sample=sample,
-                        attempt_of_sample=attempt,
-                        supersedes=supersedes,
+                        attempt_of_sample=known.attempt_of_sample,
+                        supersedes=known.supersedes,
                         prompt_ids=ids,
                         messages_json=row["messages_json"],
                         tools_json=row["tools_json"],
                         thinking=row["thinking"],
+                        category=row["category"],
+                        language=row["language"],
+                        sampling_json=known.sampling_json,
+                        total_tokens=total,
+                        first_key=first,
                     )
 
 

@@ -10,23 +10,28 @@ event loop of its own (51 of 64 slots filled; with the thread 64 of 64).
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dflash_assets.errors import GenerationError
+from dflash_assets.generation.content import ContentWatch
+from dflash_assets.generation.joining import Listed, start_all
 from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.progress import Progress
 from dflash_assets.generation.requests import OpenShard
-from dflash_assets.generation.servers import Fleet, Server
+from dflash_assets.generation.servers import Fleet
 from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.shards import ShardOutcome, ShardPlan, Shards, pending
 from dflash_assets.generation.window import Window
-from dflash_assets.resources.engines.base import Engine, EngineError
+from dflash_assets.resources.engines.base import Engine, LoadingEngine
 from dflash_assets.resources.store import Store, StoreFault
 
 PROGRESS_SECONDS = 1.0
+ROOM_SECONDS = 0.5
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +46,36 @@ class Generation:
     """Name a server must report; None for the embedded engine."""
     samples: int = 1
     """Answers wanted for each prompt."""
+    gpus: Mapping[str, int] = field(default_factory=dict[str, int])
+    """GPUs of each server by its label, where the recipe names them."""
+    content: Callable[[], ContentWatch] | None = None
+    """Makes what looks at answers as they land; only called when something has to be asked."""
 
 
 class GenerationRun:
     """Iterate it for ShardOutcomes in the order in which shards become durable; leaving the iteration early stops the run."""
 
-    def __init__(self, generation: Generation, plans: Sequence[ShardPlan], make_shards: Callable[[Journal], Shards]) -> None:
+    def __init__(
+        self, generation: Generation, plans: Sequence[ShardPlan], make_shards: Callable[[Journal], Shards], *, name: str = "run"
+    ) -> None:
+        """`name` is what progress.json calls the run: `run` or `pilot`."""
         self._generation, self._plans, self._make_shards = generation, plans, make_shards
         self._outcomes: queue.SimpleQueue[ShardOutcome | BaseException | None] = queue.SimpleQueue()
         self._by_number = {plan.shard: plan for plan in plans}
         self._window: Window | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
-        self.progress = Progress(prompts_total=sum(plan.rows for plan in plans) * generation.samples, shards_total=len(plans))
+        self._closing = threading.Event()
+        """Nothing is opened any more; set with `_stop`, and at the end of a run that ends by itself."""
+        self._waiting: str | None = None
+        self.progress = Progress(
+            prompts_total=sum(plan.rows for plan in plans) * generation.samples, shards_total=len(plans), name=name, gpus=generation.gpus
+        )
 
     def stop(self) -> None:
         """Stop admitting and sending, let what is in flight finish, keep what is done. Any thread; returns at once."""
         self._stop.set()
+        self._closing.set()
         window, loop = self._window, self._loop
         if window is not None and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(window.stop)
@@ -102,7 +120,7 @@ class GenerationRun:
             self._report(outcome)
         if not todo:
             return
-        opened = (shards.open(plan) for plan in todo)
+        opened = (shards.open(plan) for plan in self._admitted(todo))
         committed: queue.SimpleQueue[OpenShard | None] = queue.SimpleQueue()
         first_missing: list[OpenShard] = []
         # Shards whose answers are all known need no engine: loading a model to find that out would be absurd.
@@ -118,53 +136,71 @@ class GenerationRun:
         committer = threading.Thread(target=self._commit_loop, args=(shards, committed, failure), name="commit", daemon=True)
         committer.start()
         try:
-            asyncio.run(self._answer(journal, _chain(first_missing, opened), committed.put, failure))
+            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+                runner.run(self._answer(journal, _chain(first_missing, opened), committed.put, failure))
         finally:
             committed.put(None)
             committer.join()
         if failure:
             raise failure[0]
 
+    def _admitted(self, plans: Sequence[ShardPlan]) -> Iterator[ShardPlan]:
+        """Plans one by one, each when the store has room for more. Waits in the thread that reads ahead, never in the loop."""
+        for plan in plans:
+            while (why := self._generation.store.room()) is not None and not self._closing.wait(ROOM_SECONDS):
+                if self.progress.message != why:
+                    log.warning(why)
+                self.progress.message = self._waiting = why
+            if self._closing.is_set():
+                return
+            if self.progress.message == self._waiting:
+                self.progress.message = None
+            yield plan
+
     async def _answer(
         self, journal: Journal, opened: Iterator[OpenShard], on_complete: Callable[[OpenShard], None], failure: list[BaseException]
     ) -> None:
         fleet = Fleet()
         ticker = asyncio.create_task(self._tick(failure))
+        content: ContentWatch | None = None
         try:
-            await self._start(fleet)
+            absent = await self._start(fleet)
             self._loop = asyncio.get_running_loop()
-            self._window = Window(fleet, self._generation.settings, journal, self.progress, on_complete)
+            content = self._generation.content() if self._generation.content is not None else None
+            self._window = Window(fleet, self._generation.settings, journal, self.progress, on_complete, content)
+            self.progress.content = content
             if self._stop.is_set():
                 return
             self.progress.phase = "generating"
-            await self._window.run(opened)
+            await self._window.run(opened, absent)
         finally:
+            self._closing.set()
             ticker.cancel()
+            if content is not None:
+                content.close()
             await asyncio.gather(*(server.engine.close() for server in fleet.servers), return_exceptions=True)
 
-    async def _start(self, fleet: Fleet) -> None:
-        """Start every engine and compare what it is with what the recipe wants, before the first request."""
-        refused: list[str] = []
-        for engine, limit in self._generation.engines():
-            try:
-                server = Server(engine, await engine.start(), limit)
-                await server.measure()
-            except EngineError as error:
-                refused.append(str(error))
-                await engine.close()
-                continue
-            expected = self._generation.expected_model
-            if expected is not None and server.info.model != expected:
-                await engine.close()
-                raise GenerationError(
-                    f"{server.name} serves {server.info.model!r}, the recipe's target model is {expected!r}",
-                    todo="start the server with that model (or --served-model-name), or change target_model.name",
-                )
-            fleet.servers.append(server)
-        if not fleet.servers:
-            raise GenerationError(f"no server answers: {'; '.join(refused)}", todo="start the servers, or run `dflash-assets doctor`")
-        if refused:
-            self.progress.message = f"going on without {len(refused)} server(s): {'; '.join(refused)}"
+    async def _start(self, fleet: Fleet) -> list[Listed]:
+        """Start every engine and compare what it is with what the recipe wants, before the first request; returns the absent ones."""
+        expected = self._generation.expected_model
+        listed = [Listed(engine, limit, expected) for engine, limit in self._generation.engines()]
+        loading = asyncio.create_task(self._say_loading(listed))
+        try:
+            absent = await start_all(listed, fleet)
+        finally:
+            loading.cancel()
+            self.progress.message = None
+        if absent:
+            said = "; ".join(why for _, why in absent)
+            self.progress.message = f"going on without {len(absent)} server(s), which may join later: {said}"
+        return [one for one, _ in absent]
+
+    async def _say_loading(self, listed: Sequence[Listed]) -> None:
+        """A server that the run launches loads for minutes: progress says so."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            said = [text for one in listed if isinstance(one.engine, LoadingEngine) and (text := one.engine.loading) is not None]
+            self.progress.message = "; ".join(said) or None
 
     async def _tick(self, failure: list[BaseException]) -> None:
         loop = asyncio.get_running_loop()
@@ -209,3 +245,12 @@ class GenerationRun:
 def _chain(first: Sequence[OpenShard], rest: Iterator[OpenShard]) -> Iterator[OpenShard]:
     yield from first
     yield from rest
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop, which does the same for less CPU; None (asyncio's own) where there is none, as on Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

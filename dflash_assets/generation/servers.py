@@ -41,6 +41,8 @@ class Server:
     """Requests in flight at most, from the recipe; None trusts the server's own count."""
     capacity: int = 0
     """Requests in flight at most, by the server's own count; 0 until it was asked."""
+    runs: int = 0
+    """Requests it runs at once, by its own count: what its GPUs could be busy with."""
     calls: dict[str, Call] = field(default_factory=dict)
     """Requests in flight by request key."""
     flow: SendWindow = field(default_factory=SendWindow)
@@ -81,6 +83,7 @@ class Server:
         load = await self.engine.load()
         queue = 0 if self.info.engine == "embedded" else min(64, max(8, load.max_running // 5))
         ceiling = max(1, min(load.max_running + queue, self.limit or load.max_running + queue))
+        self.runs = min(load.max_running, self.limit or load.max_running)
         surplus = load.queued - queue
         if surplus > CROWDED_SHARE * load.max_running:
             self.capacity = max(1, min(self.capacity or ceiling, ceiling) - surplus)
@@ -116,6 +119,11 @@ class Fleet:
     def in_flight(self) -> int:
         """Requests sent and not answered."""
         return sum(server.in_flight for server in self.servers)
+
+    @property
+    def runs(self) -> int:
+        """Requests all servers run at once, those that are down included: they are paid for too."""
+        return sum(server.runs for server in self.servers)
 
     @property
     def growing(self) -> bool:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import numpy as np
+import orjson
 
 from dflash_assets.generation.answers import KnownAnswers
 from dflash_assets.generation.journal import Answer, Journal
-from dflash_assets.generation.requests import Ask, KeyFacts, OpenShard, shard_asks
+from dflash_assets.generation.lineage import Lineage
+from dflash_assets.generation.requests import Again, Ask, Continuation, KeyFacts, OpenShard, Sample, shard_asks
 from dflash_assets.resources.store import Entry, Store
 from dflash_assets.rows import ANSWERED, COMPLETION, RESENT
-from dflash_assets.tables import digest, write_rows
+from dflash_assets.tables import TableWriter, canonical_json, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,13 @@ class ShardFacts:
     template_sha: str
     fingerprint: str
     failure_limit: float
+    continuation: Continuation | None = None
+    """How far cut answers are continued; None: they aren't."""
+
+    @property
+    def identity(self) -> str:
+        """What decides every answer but for the prompts: rows of another identity say nothing about this recipe."""
+        return digest(self.fingerprint, self.template_sha, length=16)
 
 
 def shard_name(shard: int) -> str:
@@ -71,34 +80,49 @@ def shard_key(plan: ShardPlan, facts: ShardFacts) -> str:
 class Shards:
     """Opens and commits the shards of one run."""
 
-    def __init__(self, store: Store, journal: Journal, facts: ShardFacts) -> None:
-        self._store, self._journal, self._facts = store, journal, facts
+    def __init__(
+        self, store: Store, journal: Journal, facts: ShardFacts, again: Mapping[int, Mapping[Sample, Again]] | None = None
+    ) -> None:
+        """`again` holds, by shard, the samples that are asked again although they have an answer (`redrive`)."""
+        self._store, self._journal, self._facts, self._again = store, journal, facts, again or {}
         self._known = KnownAnswers(store, journal)
+        self._lineage = Lineage(store, facts.identity, facts.sampling_json)
 
     def hit(self, plan: ShardPlan, entries: Mapping[str, Entry]) -> ShardOutcome | None:
         """The shard's committed state if nothing about it has to be sent again."""
         entry = entries.get(f"completions/{shard_name(plan.shard)}")
         if entry is None or entry.key != shard_key(plan, self._facts):
             return None
-        if any(outcome in RESENT for outcome in entry.facts["outcomes"]):
+        if plan.shard in self._again or any(outcome in RESENT for outcome in entry.facts["outcomes"]):
             return None
         return ShardOutcome(plan.shard, entry, cached=True, error=None, facts=entry.facts)
 
     def open(self, plan: ShardPlan) -> OpenShard:
         """The shard's asks, with every answer that is already known."""
-        asks = [] if plan.prompts is None else list(shard_asks(plan.prompts, self._facts.keys, self._facts.samples, self._attempts(plan)))
-        return OpenShard(plan.shard, asks, self._known.find(ask.key for ask in asks))
+        facts = self._facts
+        again = {**self._lineage.current(), **self._again.get(plan.shard, {})}
+        asks = [] if plan.prompts is None else list(shard_asks(plan.prompts, facts.keys, facts.samples, again, facts.continuation))
+        opened = OpenShard(plan.shard, asks, self._known.find(ask.key for ask in asks))
+        for ask in opened.missing:
+            head = again[ask.prompt_id, ask.turn, ask.sample].head if ask.attempt_of_sample else None
+            if head is not None:
+                opened.heads[ask.key] = head
+        self._take_first_parts(opened)
+        return opened
 
-    def _attempts(self, plan: ShardPlan) -> dict[tuple[str, int], tuple[int, str]]:
-        """Resampled rows keep their attempt: the committed file says which one is current."""
-        entry = self._store.entries().get(f"completions/{shard_name(plan.shard)}")
-        if entry is None or not entry.facts.get("resampled"):
-            return {}
-        columns = ["prompt_id", "sample", "attempt_of_sample", "supersedes"]
-        rows = pq.read_table(self._store.local(entry.files[0].path), columns=columns).to_pylist()
-        return {
-            (row["prompt_id"], row["sample"]): (row["attempt_of_sample"], row["supersedes"]) for row in rows if row["attempt_of_sample"]
-        }
+    def _take_first_parts(self, opened: OpenShard) -> None:
+        """Answers known without a continuation: whole ones count as they are, cut ones are continued."""
+        waiting = [ask for ask in opened.missing if ask.first_key is not None]
+        known = self._known.find(ask.first_key for ask in waiting if ask.first_key is not None)
+        continuation = self._facts.continuation
+        for ask in waiting:
+            first = known.get(ask.first_key or "")
+            if first is None or continuation is None:
+                continue
+            if first.outcome == "length" and first.ids_exact and len(first.output_ids) >= continuation.first_tokens:
+                opened.heads[ask.key] = first
+            else:
+                opened.answers[ask.key] = replace(first, key=ask.key)
 
     def commit(self, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
         """Write the shard's completions and make the manifest name them, unless too many prompts failed.
@@ -106,7 +130,7 @@ class Shards:
         A shard over the failure limit is not committed: its answers stay in the journal, and the next launch sends only
         what failed. Raises StoreFault when the store refuses.
         """
-        facts = self._count(opened)
+        facts = self.count(opened)
         failed = sum(count for outcome, count in facts["outcomes"].items() if outcome not in ANSWERED)
         if opened.asks and failed / len(opened.asks) > self._facts.failure_limit:
             worst = Counter({outcome: count for outcome, count in facts["outcomes"].items() if outcome not in ANSWERED}).most_common(1)[0]
@@ -117,22 +141,32 @@ class Shards:
             return ShardOutcome(opened.shard, None, cached=False, error=error, facts=facts)
         name = shard_name(opened.shard)
         temporary = self._store.work / "tmp" / f"{name}.parquet"
-        write_rows(
-            temporary,
-            COMPLETION,
-            (self._row(ask, opened.answers[ask.key]) for ask in opened.asks),
-            metadata={"fingerprint": self._facts.fingerprint},
-        )
+        older = self._older(opened)
+        with TableWriter(temporary, COMPLETION, metadata={"fingerprint": self._facts.fingerprint}) as writer:
+            for ask in opened.asks:
+                writer.write(completion_row(self._facts, ask, opened.answers[ask.key]))
+            if older is not None:
+                writer.write_table(older)
+        facts["superseded"] = 0 if older is None else older.num_rows
         version = digest(
             *(f"{ask.key}:{opened.answers[ask.key].outcome}:{opened.answers[ask.key].started_at}" for ask in opened.asks), length=16
         )
         stored = self._store.put(temporary, f"completions/{name}.{version}.parquet")
         entry = Entry(shard_key(plan, self._facts), version, (stored,), facts)
         self._store.commit({f"completions/{name}": entry})
-        self._journal.retire(ask.key for ask in opened.asks)
+        self._journal.retire(key for ask in opened.asks for key in (ask.key, ask.first_key) if key is not None)
         return ShardOutcome(opened.shard, entry, cached=False, error=None, facts=facts)
 
-    def _count(self, opened: OpenShard) -> dict[str, Any]:
+    def _older(self, opened: OpenShard) -> Any:
+        """Rows of the events that newer ones of this shard supersede."""
+        entry = self._store.entries().get(f"completions/{shard_name(opened.shard)}")
+        same = entry is not None and entry.facts.get("identity", self._facts.identity) == self._facts.identity
+        beside = self._store.local(entry.files[0].path) if entry is not None and same else None
+        samples = {(ask.prompt_id, ask.turn, ask.sample) for ask in opened.asks if ask.attempt_of_sample}
+        return self._lineage.older(samples, {ask.event_id for ask in opened.asks}, beside)
+
+    def count(self, opened: OpenShard) -> dict[str, Any]:
+        """Facts of an answered shard: outcomes, tokens, times."""
         answers = [opened.answers[ask.key] for ask in opened.asks]
         tokens = [len(answer.output_ids) for answer in answers if answer.outcome in ANSWERED]
         return {
@@ -145,40 +179,52 @@ class Shards:
             "began": min((answer.started_at / 1e6 for answer in answers), default=0.0),
             "ended": max((answer.started_at / 1e6 + answer.seconds for answer in answers), default=0.0),
             "resampled": sum(ask.attempt_of_sample > 0 for ask in opened.asks),
+            "identity": self._facts.identity,
             "sources": dict(sorted(Counter(ask.source for ask in opened.asks).items())),
         }
 
-    def _row(self, ask: Ask, answer: Answer) -> dict[str, Any]:
-        facts = self._facts
-        return {
-            "event_id": ask.event_id,
-            "request_key": ask.key,
-            "prompt_id": ask.prompt_id,
-            "turn": ask.turn,
-            "sample": ask.sample,
-            "attempt_of_sample": ask.attempt_of_sample,
-            "supersedes": ask.supersedes,
-            "source": ask.source,
-            "prompt_ids": ask.prompt_ids,
-            "output_ids": answer.output_ids,
-            "text": answer.text.encode("utf-8", "replace").decode(),  # a lone surrogate can't be stored; clean_text fails such a row
-            "finish_reason": answer.finish_reason,
-            "matched_stop": answer.matched_stop,
-            "outcome": answer.outcome,
-            "detail": answer.detail,
-            "attempts": answer.attempts,
-            "ids_exact": answer.ids_exact,
-            "sampling_json": facts.sampling_json,
-            "model": facts.model,
-            "model_revision": answer.model_revision,
-            "tokenizer_sha": facts.tokenizer_sha,
-            "template_sha": facts.template_sha,
-            "engine": answer.engine,
-            "engine_version": answer.engine_version,
-            "server": answer.server,
-            "started_at": datetime.fromtimestamp(answer.started_at / 1e6, tz=UTC),
-            "seconds": answer.seconds,
-        }
+
+def completion_row(facts: ShardFacts, ask: Ask, answer: Answer) -> dict[str, Any]:
+    """The COMPLETION row of an answered ask."""
+    return {
+        "event_id": ask.event_id,
+        "request_key": ask.key,
+        "prompt_id": ask.prompt_id,
+        "turn": ask.turn,
+        "sample": ask.sample,
+        "attempt_of_sample": ask.attempt_of_sample,
+        "supersedes": ask.supersedes,
+        "source": ask.source,
+        # As numpy arrays: Arrow takes Python sequences of integers one by one, thirty times slower.
+        "prompt_ids": np.asarray(ask.prompt_ids, dtype=np.int32),
+        "output_ids": np.asarray(answer.output_ids, dtype=np.int32),
+        "text": answer.text.encode("utf-8", "replace").decode(),  # a lone surrogate can't be stored; clean_text fails such a row
+        "finish_reason": answer.finish_reason,
+        "matched_stop": answer.matched_stop,
+        "outcome": answer.outcome,
+        "detail": answer.detail,
+        "attempts": answer.attempts,
+        "ids_exact": answer.ids_exact,
+        "sampling_json": _sampling_json(facts, ask, answer),
+        "model": facts.model,
+        "model_revision": answer.model_revision,
+        "tokenizer_sha": facts.tokenizer_sha,
+        "template_sha": facts.template_sha,
+        "engine": answer.engine,
+        "engine_version": answer.engine_version,
+        "server": answer.server,
+        "started_at": datetime.fromtimestamp(answer.started_at / 1e6, tz=UTC),
+        "seconds": answer.seconds,
+    }
+
+
+def _sampling_json(facts: ShardFacts, ask: Ask, answer: Answer) -> str:
+    """Sampling parameters of a row; of a continued answer with the limit of both parts together."""
+    own = ask.sampling_json or facts.sampling_json
+    continuation = facts.continuation
+    if ask.first_key is None or continuation is None or len(answer.output_ids) <= continuation.first_tokens:
+        return own
+    return canonical_json({**orjson.loads(own), "max_tokens": ask.total_tokens})
 
 
 def pending(plans: Iterable[ShardPlan], shards: Shards, entries: Mapping[str, Entry]) -> tuple[list[ShardOutcome], list[ShardPlan]]:

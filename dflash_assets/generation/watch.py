@@ -14,6 +14,8 @@ import random
 import time
 from collections.abc import Callable, Coroutine
 
+from dflash_assets.errors import GenerationError
+from dflash_assets.generation.joining import identify_again
 from dflash_assets.generation.servers import Fleet, Server
 from dflash_assets.resources.engines.base import EngineError
 
@@ -96,13 +98,19 @@ class Watch:
         if not server.down:
             server.down = True
             self._say(f"{server.name} is down: {why}")
+            self._changed()
             self._spawn(self._revive(server, REVIVAL_SECONDS if pause is None else pause, cautiously))
 
     async def _revive(self, server: Server, pause: float, cautiously: bool) -> None:
         while True:
             await asyncio.sleep(pause)
             try:
+                if server.gone:
+                    await identify_again(server)
                 await server.measure()
+            except GenerationError as error:
+                self._say(f"left out: {error.what}")
+                return
             except EngineError:
                 pause = min(max(REVIVAL_CAP, self._stall_seconds), pause * 1.5)
                 continue

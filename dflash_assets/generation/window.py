@@ -15,15 +15,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.attempts import Attempts
+from dflash_assets.generation.content import ContentStop, ContentWatch
 from dflash_assets.generation.flow import STEP_SECONDS
+from dflash_assets.generation.joining import Listed, join_later
 from dflash_assets.generation.journal import Answer, Journal
 from dflash_assets.generation.order import ExpectedLengths, Job, ReadyQueue
 from dflash_assets.generation.progress import Progress
-from dflash_assets.generation.requests import OpenShard
+from dflash_assets.generation.requests import Ask, OpenShard
 from dflash_assets.generation.servers import Call, Fleet, Server
 from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.suspects import Suspects
@@ -37,8 +39,16 @@ class Window:
     """Runs asks of open shards on the fleet. One object serves one run."""
 
     def __init__(
-        self, fleet: Fleet, settings: WindowSettings, journal: Journal, progress: Progress, on_complete: Callable[[OpenShard], None]
+        self,
+        fleet: Fleet,
+        settings: WindowSettings,
+        journal: Journal,
+        progress: Progress,
+        on_complete: Callable[[OpenShard], None],
+        content: ContentWatch | None = None,
     ) -> None:
+        """`content` looks at every answer and may stop the run; None lets any content pass."""
+        self._content = content
         self._fleet, self._settings, self._journal, self._progress, self._on_complete = fleet, settings, journal, progress, on_complete
         self._lengths = ExpectedLengths()
         self._ready = ReadyQueue(self._lengths)
@@ -59,6 +69,7 @@ class Window:
         self._attempts = Attempts(
             settings, journal, progress, self._watch, self._suspects, ready=self._ready_again, done=self._done, wake=self._wake.set
         )
+        progress.flying = self._flying
         self._fatal: GenerationError | None = None
         self._stopping = False
 
@@ -67,14 +78,15 @@ class Window:
         self._stopping = self._attempts.stopping = True
         self._wake.set()
 
-    async def run(self, shards: Iterator[OpenShard]) -> None:
-        """Answer all shards. Returns when each is complete, or after `stop`.
+    async def run(self, shards: Iterator[OpenShard], absent: Sequence[Listed] = ()) -> None:
+        """Answer all shards. Returns when each is complete, or after `stop`. `absent` servers join when they answer.
 
         Raises GenerationError when no request can succeed any more (key refused, all servers gone, disk full); answers
         that were durable by then are kept.
         """
         admission = asyncio.create_task(self._admit(shards))
         polling = asyncio.create_task(self._watch.run())
+        joining = [asyncio.create_task(join_later(one, self._fleet, changed=self._changed, say=self._say)) for one in absent]
         try:
             while not (self._stopping or self._fatal):
                 self._dispatch()
@@ -84,15 +96,18 @@ class Window:
                         break
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), timeout=STEP_SECONDS if self._fleet.growing else 1.0)
+                    async with asyncio.timeout(STEP_SECONDS if self._fleet.growing else 1.0):
+                        await self._wake.wait()
                 self._check_alive()
+                self._check_content()
             await self._drain()
         finally:
             self._attempts.closing = True
             self._progress.servers = self._fleet.summary()
-            for task in (admission, polling, *self._tasks):
+            ending = (admission, polling, *joining, *self._tasks)
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(admission, polling, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*ending, return_exceptions=True)
         if self._fatal is not None:
             raise self._fatal
 
@@ -106,6 +121,7 @@ class Window:
             shard = await loop.run_in_executor(None, next, shards, None)
             if shard is None:
                 self._ready.longest_first()
+                self._progress.all_opened = True
                 self._wake.set()
                 return
             while self._open and sum(self._open.values()) >= self._fleet.slots * self._settings.open_prompts_per_slot:
@@ -125,10 +141,12 @@ class Window:
                 known = shard.answers.get(ask.key)
                 if known is not None and known.outcome in ANSWERED:
                     self._lengths.observe(ask.source, len(known.output_ids))
+                    self._look_at(ask, known)
             for ask in missing:
                 job = self._jobs.get(ask.key)
                 if job is None:
-                    job = self._jobs[ask.key] = Job(ask, [])
+                    self._progress.opened(ask.source)
+                    job = self._jobs[ask.key] = Job(ask, [], head=shard.heads.get(ask.key))
                     self._ready.append(job)
                 job.shards.append(shard)
             self._wake.set()
@@ -141,7 +159,7 @@ class Window:
             up = self._fleet.up
             while self._ready and (server := self._fleet.freest()) is not None:
                 self._send(self._ready.take(server.name, up), server)
-        self._progress.in_flight, self._progress.slots = self._fleet.in_flight, self._fleet.slots
+        self._progress.load(self._fleet.in_flight, self._fleet.slots, self._fleet.runs)
 
     def _send(self, job: Job, server: Server) -> None:
         task = self._spawn(self._attempts.run(job, server))
@@ -176,6 +194,7 @@ class Window:
         """An answer is durable."""
         if answer.outcome in ANSWERED:
             self._lengths.observe(job.ask.source, len(answer.output_ids))
+            self._look_at(job.ask, answer)
         del self._jobs[answer.key]
         self._room.set()
         for shard in job.shards:
@@ -185,6 +204,14 @@ class Window:
                 del self._open[shard.shard]
                 self._on_complete(shard)
         self._progress.cached(len(job.shards) - 1)
+
+    def _look_at(self, ask: Ask, answer: Answer) -> None:
+        if self._content is not None:
+            self._content.offer(ask, answer)
+
+    def _flying(self) -> list[tuple[str, float]]:
+        # Read by the thread that writes progress.json: `list` copies the values in one step.
+        return [(call.job.ask.source, call.sent_at) for server in list(self._fleet.servers) for call in list(server.calls.values())]
 
     # -- life of the run -------------------------------------------------------------------------------------------
 
@@ -207,7 +234,24 @@ class Window:
                 todo="start the servers again and run again: what was done is kept",
             )
 
+    def _check_content(self) -> None:
+        content = self._content
+        if content is None or self._fatal is not None:
+            return
+        if content.failure is not None:
+            # A rule that raises is a defect, but no reason to leave GPUs idle: the validation of the shards will meet it again.
+            log.error("answers are no longer checked as they land", exc_info=content.failure)
+            self._say(f"answers are no longer checked as they land: {type(content.failure).__name__}: {content.failure}")
+            self._content = None
+        elif content.alarm is not None:
+            self._fatal = content.alarm
+
     async def _drain(self) -> None:
         """After the last shard, a stop or a fatal error: let what is in flight arrive for a while."""
+        if isinstance(self._fatal, ContentStop):
+            # The servers are well and the answers paid for: all of them are kept, unless somebody stops the run meanwhile.
+            self._attempts.stopping = True
+            while self._tasks and not self._stopping:
+                await asyncio.wait(self._tasks, timeout=1.0)
         if self._tasks and (self._stopping or self._fatal is not None):
             await asyncio.wait(self._tasks, timeout=self._settings.drain_seconds if self._stopping else 1.0)

@@ -6,11 +6,12 @@ Here: engines, sampling parameters, outcome policies. Not here: the engines (`re
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dflash_assets.recipe.base import RecipeModel, Share
+from dflash_assets.recipe.launch import LaunchSpec, RouterSpec, ServerSpec, check_launch, check_router
 
 
 class SamplingSpec(RecipeModel):
@@ -30,36 +31,6 @@ class SamplingSpec(RecipeModel):
     """Multiplicative penalty on tokens that already occurred; 1 is off."""
     max_tokens: PositiveInt
     """Output tokens at most."""
-
-
-class ServerSpec(RecipeModel):
-    """One SGLang server: attached to by its URL, or launched on these GPUs."""
-
-    url: str = Field(pattern=r"^https?://")
-    """Base URL, with or without a trailing `/v1`."""
-    gpus: tuple[NonNegativeInt, ...] = ()
-    """GPU indices of this server: for launching it, and for figures per GPU."""
-
-
-class LaunchSpec(RecipeModel):
-    """How `dflash-assets serve start` launches the servers. Absent: they are only attached to."""
-
-    python: str = "python3"
-    """Interpreter of the environment that holds sglang (its pins clash with ours, so it has its own)."""
-    data_parallel: PositiveInt = 1
-    """`--dp-size`: replicas of the model behind one server."""
-    tensor_parallel: PositiveInt = 1
-    """`--tp-size`: GPUs a replica is spread over."""
-    mamba_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"] = "auto"
-    """Mamba cache strategy of hybrid models, given under the flag name of the installed version."""
-    reasoning_parser: str | None = None
-    """`--reasoning-parser`."""
-    tool_call_parser: str | None = None
-    """`--tool-call-parser`."""
-    preset: Literal["none", "blackwell_sm120"] = "none"
-    """Hardware preset: attention backends known to work on it."""
-    extra_flags: tuple[str, ...] = ()
-    """Further flags, passed on as they are."""
 
 
 class EmbeddedEngine(RecipeModel):
@@ -88,8 +59,18 @@ class SglangEngine(RecipeModel):
     """Requests in flight for each GPU of a server; null trusts what the server reports about itself."""
     launch: LaunchSpec | None = None
     """How to start the servers; null attaches to running ones."""
+    router: RouterSpec | None = None
+    """The SGLang router in front of the servers; null sends each request to the least loaded server directly."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the servers' API key. The key itself never stands in a recipe."""
+
+    @model_validator(mode="after")
+    def _launchable(self) -> Self:
+        if self.launch is not None:
+            check_launch(self.launch, self.servers, self.api_key_env)
+        if self.router is not None:
+            check_router(self.router, self.launch, self.servers, self.api_key_env)
+        return self
 
 
 class OpenAIChatEngine(RecipeModel):
@@ -108,6 +89,17 @@ class OpenAIChatEngine(RecipeModel):
 EngineSpec = Annotated[EmbeddedEngine | SglangEngine | OpenAIChatEngine, Field(discriminator="kind")]
 
 
+class EarlyStopSpec(RecipeModel):
+    """Rules run on answers as they land; a hard rule that surely breaks its limit stops the run before more GPU time is spent."""
+
+    enabled: bool = True
+    """false lets a run go on whatever its answers are like; shards still turn red when they are validated."""
+    share: Share = 1.0
+    """Share of the answers that are checked at once, chosen by a hash of their request key."""
+    cpu: float = Field(default=0.25, gt=0.0, le=1.0)
+    """Part of one CPU core the checks may use; when answers land faster, what doesn't fit is left to the validation of its shard."""
+
+
 class GenerationSpec(RecipeModel):
     """Answering every prompt with the target model."""
 
@@ -117,8 +109,11 @@ class GenerationSpec(RecipeModel):
     """Sampling parameters."""
     samples_per_prompt: PositiveInt = 1
     """Answers wanted for each prompt."""
-    on_length: Literal["keep_open", "drop"] = "keep_open"
-    """Answers cut at `max_tokens`: `keep_open` (train on them unterminated, never closed by hand) or `drop`."""
+    on_length: Literal["keep_open", "drop", "continue"] = "keep_open"
+    """Answers cut at `max_tokens`: `keep_open` (train on them unterminated, never closed by hand), `drop`, or `continue` (ask for the
+    rest, from the exact ids so far, up to `continue_to` tokens; what is cut there is kept open)."""
+    continue_to: PositiveInt | None = None
+    """With `on_length: continue`: output tokens at most, both parts together; less where the context ends earlier."""
     failure_limit: Share = 0.01
     """A shard with a larger share of failed prompts is not committed and turns red."""
     max_attempts: PositiveInt = 4
@@ -131,5 +126,26 @@ class GenerationSpec(RecipeModel):
     """Prompts of open shards for each slot of the fleet; below 16 the slots starve behind long answers."""
     floor_tokens_per_second: PositiveFloat = 8.0
     """Slowest speed of one answer that is still believed; with `max_tokens` it gives the deadline of a request."""
+    early_stop: EarlyStopSpec = EarlyStopSpec()
+    """Stopping a run whose answers break the hard rules."""
     shards_per_run: PositiveInt | None = None
     """Shards of one Dagster run; null takes the whole range in one run."""
+
+    @property
+    def cut_answers(self) -> Literal["keep_open", "drop"]:
+        """What becomes of an answer that is cut in the end."""
+        return "drop" if self.on_length == "drop" else "keep_open"
+
+    @model_validator(mode="after")
+    def _continuable(self) -> Self:
+        if (self.on_length == "continue") != (self.continue_to is not None):
+            raise ValueError("on_length: continue and continue_to belong together: give both or neither")
+        if self.on_length != "continue" or self.continue_to is None:
+            return self
+        if self.continue_to <= self.sampling.max_tokens:
+            raise ValueError(f"continue_to ({self.continue_to}) must be above sampling.max_tokens ({self.sampling.max_tokens})")
+        if self.sampling.presence_penalty or self.sampling.repetition_penalty != 1.0:
+            raise ValueError("on_length: continue would be another distribution with penalties: the server forgets the first part's tokens")
+        if self.engine.kind == "openai_chat":
+            raise ValueError("on_length: continue needs an engine that takes token ids: sglang or embedded")
+        return self

@@ -7,6 +7,7 @@ what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -54,8 +55,8 @@ class GenerationRequest:
 class GenerationReply:
     """What the engine produced, untouched."""
 
-    output_ids: tuple[int, ...]
-    """Generated ids, the stop token included when it was generated."""
+    output_ids: Sequence[int]
+    """Generated ids, the stop token included when it was generated. An engine may give an `array` of 4 bytes an id: it is never copied."""
     text: str
     """The engine's own text, untrimmed, special tokens kept."""
     finish_reason: FinishReason
@@ -137,7 +138,7 @@ class Engine(Protocol):
     """One server (or the in-process engine). All methods but `close` may raise EngineError."""
 
     async def start(self) -> EngineInfo:
-        """Load or connect, and say who answers. Called once, in the event loop that will use it."""
+        """Load or connect, and say who answers. Called in the event loop that will use it; after `close` it may be started again."""
         ...
 
     async def load(self) -> EngineLoad:
@@ -154,4 +155,14 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Free everything. Never raises."""
+        ...
+
+
+@runtime_checkable
+class LoadingEngine(Protocol):
+    """An engine whose `start` may take minutes, and which says meanwhile what it waits for."""
+
+    @property
+    def loading(self) -> str | None:
+        """What it waits for, for people; None: nothing."""
         ...

@@ -3,27 +3,27 @@
 Here: sending JSON, reading JSON, classing failures. Not here: routes and reply fields (`sglang.py`, `openai_chat.py`), retries
 (the window's: an engine sends each request once).
 
-Client choice and numbers: aiohttp + orjson costs 0.14 ms of CPU for a 20 KB reply, a twentieth of the OpenAI client
-(docs/engines.md).
+Sockets and the reply's bytes are `connection.py`'s; numbers are in docs/engines.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-import aiohttp
 import orjson
 
 from dflash_assets.resources.engines.base import EngineError, ErrorKind
+from dflash_assets.resources.engines.connection import Lost, NoHttp, Pool, Refused
 
 # SGLang and uvicorn close an idle connection after 5 s; a connection reused at that very moment fails.
 KEEP_ALIVE_SECONDS = 4.0
-CONNECT_SECONDS = 10.0
 SNIPPET_CHARACTERS = 200
 # SGLang: "longer than the model's context length", "exceeds the model's maximum context length", "max_completion_tokens is too large";
 # vLLM, llama.cpp and gateways vary the words around "context".
@@ -46,40 +46,35 @@ class HttpServer:
         """Root URL, without user and password: it stands on every row."""
         self._key_env = api_key_env
         self._credentials = parts.netloc.rpartition("@")[0]
-        self._session: aiohttp.ClientSession | None = None
+        self._host, self._tls = parts.hostname or "", parts.scheme == "https"
+        self._port = parts.port or (443 if self._tls else 80)
+        self._target = parts.path
+        self._name = parts.netloc.rpartition("@")[2]
+        self._headers = b""
+        self._pool: Pool | None = None
 
     async def open(self) -> None:
         """Make the connection pool; needs a running event loop. Raises EngineError("unauthorised") when the key isn't there."""
-        headers: dict[str, str] = {}
+        lines = [f"Host: {self._name}", "Accept: application/json", "Accept-Encoding: identity", "User-Agent: dflash-assets"]
         if self._key_env is not None:
-            key = os.environ.get(self._key_env, "")
+            key = os.environ.get(self._key_env, "").strip()
             if not key:
                 raise EngineError("unauthorised", f"{self.url}: the environment variable {self._key_env} holds no API key")
-            headers["Authorization"] = f"Bearer {key}"
-        auth = None
-        if self._credentials and not headers:
-            user, _, password = self._credentials.partition(":")
-            auth = aiohttp.BasicAuth(user, password)
+            if not key.isprintable():
+                raise EngineError("unauthorised", f"{self.url}: the environment variable {self._key_env} holds no key, but several lines")
+            lines.append(f"Authorization: Bearer {key}")
+        elif self._credentials:
+            lines.append(f"Authorization: Basic {base64.b64encode(unquote(self._credentials).encode()).decode()}")
+        self._headers = "\r\n".join(lines).encode()
         # The window bounds what is in flight; a limit here would queue out of its sight.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_mark_reused)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=timeout,
-            headers=headers,
-            auth=auth,
-            trace_configs=[trace],
-            trust_env=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        tls = ssl.create_default_context() if self._tls else None
+        self._pool = Pool(self._host, self._port, tls=tls, keep_seconds=KEEP_ALIVE_SECONDS)
 
     async def close(self) -> None:
         """Close all connections; harmless when there are none."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     async def get(self, path: str, seconds: float = 10.0) -> Any:
         """JSON of a GET. Raises EngineError."""
@@ -97,46 +92,27 @@ class HttpServer:
             return
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float, read: bool = True) -> Any:
-        if self._session is None:
+        if self._pool is None:
             raise EngineError("disconnected", f"{self.url}: not connected")
-        data = None if body is None else orjson.dumps(body)
-        headers = {"Content-Type": "application/json"} if data is not None else None
-        reused: dict[str, bool] = {}
+        data = b"" if body is None else orjson.dumps(body)
+        kind = b"" if body is None else b"\r\nContent-Type: application/json\r\nContent-Length: %d" % len(data)
+        request = b"%s %s HTTP/1.1\r\n%s%s\r\n\r\n%s" % (method.encode(), (self._target + path).encode(), self._headers, kind, data)
+        where = self.url + path
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self._session.request(
-                    method, self.url + path, data=data, headers=headers, trace_request_ctx=reused, allow_redirects=False
-                ) as response,
-            ):
-                raw = await response.read()
-                status, retry_after = response.status, response.headers.get("Retry-After")
-        except aiohttp.ConnectionTimeoutError:
-            # A TimeoutError too, but an unreachable server is not a slow answer.
-            raise EngineError("disconnected", f"{self.url}{path}: no connection within {CONNECT_SECONDS:g} s", refused=True) from None
+            async with asyncio.timeout(seconds):
+                reply = await self._pool.request(request)
         except TimeoutError:
-            raise EngineError("timed_out", f"{self.url}{path}: no reply within {seconds:g} s") from None
-        except aiohttp.ClientConnectionError as error:
-            stale = bool(reused) and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-            refused = isinstance(error, aiohttp.ClientConnectorError)
-            raise EngineError(
-                "disconnected", f"{self.url}{path}: {_reason(error)}", free_retry=stale and not refused, refused=refused
-            ) from None
-        except aiohttp.ClientPayloadError as error:
-            raise EngineError("disconnected", f"{self.url}{path}: the reply was cut ({_reason(error)})") from None
-        except aiohttp.ClientError as error:
-            raise EngineError("bad_body", f"{self.url}{path}: no HTTP reply ({_reason(error)})") from None
-        if status >= 300:
-            raise failure(self.url + path, status, raw, retry_after)
-        return decode_body(self.url + path, raw) if read else None
-
-
-async def _mark_reused(_session: aiohttp.ClientSession, context: Any, _parameters: Any) -> None:
-    context.trace_request_ctx["reused"] = True
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+            raise EngineError("timed_out", f"{where}: no reply within {seconds:g} s") from None
+        except Refused as error:
+            raise EngineError("disconnected", f"{where}: {error}", refused=True) from None
+        except Lost as error:
+            said = f"the reply was cut ({error})" if error.cut else str(error)
+            raise EngineError("disconnected", f"{where}: {said}", free_retry=error.stale) from None
+        except NoHttp as error:
+            raise EngineError("bad_body", f"{where}: no HTTP reply ({error})") from None
+        if reply.status >= 300:
+            raise failure(where, reply.status, reply.body, reply.headers.get("retry-after"))
+        return decode_body(where, reply.body) if read else None
 
 
 def snippet(raw: bytes) -> str:

@@ -7,7 +7,9 @@ and choosing among several (`resources.fleet`), retries (`dflash_assets.generati
 from __future__ import annotations
 
 import asyncio
+import json
 from array import array
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,26 +24,40 @@ class SglangEngine:
     """One SGLang server. `model_revision` is passed on: the server doesn't know it.
 
     Prompt ids must come from the model's own tokenizer: an id beyond its vocabulary ends the whole server process (seen on 0.5.23).
+    `check` is awaited at the end of `start` with what the server says about itself; what it raises, `start` raises.
     """
 
-    def __init__(self, url: str, *, model_revision: str | None = None, api_key_env: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        model_revision: str | None = None,
+        api_key_env: str | None = None,
+        check: Callable[[SglangEngine, EngineInfo], Awaitable[None]] | None = None,
+    ) -> None:
         self._server = HttpServer(url, api_key_env)
         self._model_revision = model_revision
+        self._check = check
         self._max_running: int | None = None
 
     async def start(self) -> EngineInfo:
         """Who serves at this address. Raises EngineError when nobody, or something that isn't SGLang, answers."""
         await self._server.open()
         try:
-            model = await self._first("/model_info", "/get_model_info")
-            served = await self._first("/server_info", "/get_server_info")
-            models = await self._server.get("/v1/models")
+            info = await self._identify()
+            if self._check is not None:
+                await self._check(self, info)
         except BaseException:
             await self._server.close()
             raise
+        return info
+
+    async def _identify(self) -> EngineInfo:
+        model = await self._first("/model_info", "/get_model_info")
+        served = await self._first("/server_info", "/get_server_info")
+        models = await self._server.get("/v1/models")
         version = served.get("version")
         if not version or "model_path" not in model:
-            await self._server.close()
             raise EngineError("bad_body", f"{self._server.url}: this is no SGLang server (no version in /server_info)")
         if isinstance(served.get("max_running_requests"), int):
             self._max_running = served["max_running_requests"]
@@ -65,6 +81,24 @@ class SglangEngine:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError("bad_body", f"{self._server.url}/v1/loads: {error!r} is missing or no number") from None
         return EngineLoad(running, queued, capacity)
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Ids of a text by the server's own tokenizer, nothing added. Raises EngineError (`bad_request` where the route doesn't exist)."""
+        return await self._tokens({"prompt": text, "add_special_tokens": False})
+
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any]
+    ) -> list[int]:
+        """Prompt ids of a conversation (our row form) by the server's own chat template and tokenizer, generation prompt included."""
+        body: dict[str, Any] = {"messages": [_wire(message) for message in messages], "chat_template_kwargs": dict(template_kwargs)}
+        return await self._tokens({**body, "tools": list(tools)} if tools else body)
+
+    async def _tokens(self, body: Mapping[str, Any]) -> list[int]:
+        reply = await self._server.post("/v1/tokenize", body, 60.0)
+        ids = reply.get("tokens") if isinstance(reply, dict) else None
+        if not isinstance(ids, list):
+            raise EngineError("bad_body", f"{self._server.url}/v1/tokenize: no `tokens` in the reply")
+        return ids
 
     async def generate(self, request: GenerationRequest) -> GenerationReply:
         """Answer one request; see the protocol. An end by NaN is a reply (`stop`, `matched_stop` "NaN happened"): the caller judges it."""
@@ -134,8 +168,7 @@ class SglangEngine:
             reason = _FINISH[finish["type"]]
             if not isinstance(text, str):
                 raise TypeError("text is no string")
-            array("q", ids)  # the quickest way to see that there are integers only
-            output_ids = tuple(ids)
+            output_ids = _integers(ids)
         except (KeyError, TypeError, IndexError, OverflowError) as error:
             shown = snippet(orjson.dumps(reply, default=str))
             raise EngineError("bad_body", f"{self._server.url}/generate: unusable reply ({error!r}): {shown}", snippet=shown) from None
@@ -150,6 +183,28 @@ class SglangEngine:
             cached_tokens=_count(meta.get("cached_tokens"), 0),
             detail=finish.get("message"),
         )
+
+
+def _wire(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as the chat route takes it: calls with an id, their arguments as JSON text; SGLang reads them back before rendering."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    sent: list[dict[str, Any]] = []
+    for number, call in enumerate(calls):
+        function = dict(call.get("function", call))
+        if not isinstance(function.get("arguments"), str):
+            function["arguments"] = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
+        sent.append({"id": call.get("id") or f"call_{number}", "type": "function", "function": function})
+    return {**message, "tool_calls": sent}
+
+
+def _integers(ids: Any) -> Sequence[int]:
+    """The ids as int32, 4 bytes each; those beyond it as they are. Raises TypeError when something else is among them."""
+    try:
+        return array("i", ids)
+    except OverflowError:
+        return tuple(array("q", ids))
 
 
 def _count(value: Any, default: int) -> int:

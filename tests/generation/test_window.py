@@ -202,3 +202,84 @@ def test_samples_of_a_prompt_are_asked_of_one_server(store: DirectoryStore, tmp_
     assert len(servers) == 120
     assert together >= 100, "by chance it would be 4 of 120"
     assert len({row["server"] for row in committed(store)}) == 3, "and no server is left idle for it"
+
+
+def test_a_listed_server_joins_when_it_answers(store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_assets.generation.joining.JOIN_SECONDS", 0.05)
+    first, late = ScriptedEngine("fake-1", slots=4, seconds=0.02), ScriptedEngine("fake-2", slots=4, seconds=0.02)
+    late.dead = True
+    run = make_run(store, write_shards(tmp_path, 8, 20), [first, late])
+    for number, outcome in enumerate(run):
+        assert outcome.error is None
+        late.dead = number < 1
+    assert {row["server"] for row in committed(store)} == {"fake-1", "fake-2"}
+    assert len({row["prompt_id"] for row in committed(store)}) == 160
+    assert late.closed
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_late_or_restarted_server_with_another_model_is_left_out(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dflash_assets.generation.joining.JOIN_SECONDS", 0.02)
+    good, wrong, changed = (ScriptedEngine(f"fake-{n}", slots=4, seconds=0.05) for n in (1, 2, 3))
+    wrong.dead, wrong.model = True, "other-model"
+    run = make_run(store, write_shards(tmp_path, 40, 10), [good, wrong, changed], window=settings(open_prompts_per_slot=2))
+    asked = 0
+    for number, outcome in enumerate(run):
+        assert outcome.error is None
+        if number == 0:
+            wrong.dead = False
+            changed.dead, changed.model = True, "other-model"
+            while not run.progress.servers["fake-3"]["down"]:
+                time.sleep(0.01)
+            changed.dead, asked = False, len(changed.seen)
+    assert wrong.seen == []
+    assert len(changed.seen) == asked, "after its restart nothing is sent to it"
+    assert all(f"left out: fake-{n} serves 'other-model'" in caplog.text for n in (2, 3))
+    assert len({row["prompt_id"] for row in committed(store)}) == 400
+
+
+def test_one_of_two_servers_dies_for_good(store: DirectoryStore, tmp_path: Path) -> None:
+    server_settings = ServerSettings(NAME, context_length=4096, slots=4, tokens_per_second=60.0)
+    with live(server_settings) as first, live(server_settings) as second:
+        engines = [SglangEngine(first.url), SglangEngine(second.url)]
+        run = make_run(store, write_live_shards(tmp_path, 6, 10), engines, window=live_settings(probation_seconds=0.2), expected_model=NAME)
+        for number, outcome in enumerate(run):
+            assert outcome.error is None
+            if number == 0:
+                second.stop()
+    rows = committed(store)
+    assert Counter(row["outcome"] for row in rows) == {"ok": 60}
+    assert len({row["prompt_id"] for row in rows}) == 60
+    assert run.progress.servers[second.url]["down"]
+
+
+def test_a_network_stall_is_waited_out_or_asked_elsewhere(store: DirectoryStore, tmp_path: Path) -> None:
+    """For a second no byte passes to one server: its requests end at their deadline and are answered, nothing is lost."""
+    stalled, healthy = ScriptedEngine("fake-1", slots=4), ScriptedEngine("fake-2", slots=4, seconds=0.01)
+    open_again = time.monotonic() + 1.0
+
+    async def through_the_stall(request: GenerationRequest) -> GenerationReply:
+        wait = open_again - time.monotonic()
+        if wait > 0:
+            await asyncio.sleep(min(wait, request.deadline_seconds))
+            if time.monotonic() < open_again:
+                raise EngineError("timed_out", "no reply")
+        return answer(request)
+
+    stalled.generate = through_the_stall  # type: ignore[method-assign]
+    run = make_run(store, write_shards(tmp_path, 4, 20), [stalled, healthy], window=settings(deadline_seconds=0.3))
+    assert all(outcome.error is None for outcome in run)
+    rows = committed(store)
+    assert Counter(row["outcome"] for row in rows) == {"ok": 80}
+    assert run.progress.faults["timed_out"] > 0
+
+
+def test_a_jump_of_the_wall_clock_changes_no_duration(store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, jumps = time.time, iter(range(0, 10**9, 3600))
+    monkeypatch.setattr(time, "time", lambda: real() - next(jumps))
+    run = make_run(store, write_shards(tmp_path, 2, 20), [ScriptedEngine(seconds=0.02)])
+    assert all(outcome.error is None for outcome in run)
+    assert all(0.0 < row["seconds"] < 5.0 for row in committed(store))
+    assert 0.0 < run.progress.snapshot()["elapsed_seconds"] < 30.0

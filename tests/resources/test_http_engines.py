@@ -319,7 +319,7 @@ class TestSglangDetails:
     def test_an_abort_with_200_is_a_reply_with_its_words(self) -> None:
         finish = {"type": "abort", "message": "Request aborted by an admin", "status_code": None, "err_type": None}
         reply = ask(sglang, [{"on": "POST /generate", "text": _raw(finish, " one two", [582, 827])}])
-        assert (reply.finish_reason, reply.detail, reply.output_ids) == ("abort", "Request aborted by an admin", (582, 827))
+        assert (reply.finish_reason, reply.detail, tuple(reply.output_ids)) == ("abort", "Request aborted by an admin", (582, 827))
 
     def test_nan_is_a_stop_whose_match_is_words(self) -> None:
         reply = ask(sglang, [{"on": "POST /generate", "text": _raw({"type": "stop", "matched": "NaN happened"}, "", [])}])

@@ -1,0 +1,202 @@
+"""How long a run still takes: the work that is left, the slots that do it, and the tail when they run dry.
+
+Here: the model and its interval. Not here: counting (`progress`).
+
+* Work is counted in seconds of a slot, so the speed of the servers needs no estimate of its own: an answer is as much work as the
+  seconds it was in flight, and a full fleet does as many seconds of work a second as it has requests in flight.
+* Short answers finish first, so their mean is too small at the start. What is in flight counts as "longer than that": the
+  distribution of durations is the Kaplan-Meier estimate for right-censored times (J. Amer. Statist. Assoc. 53, 1958), whose last
+  step, beyond the longest answer seen, is taken to go on exponentially. A source's mean is the whole's, scaled by the ratio
+  of seconds in flight to answers, drawn towards 1 where the source has few answers.
+* Tail. When nothing waits any more slots run dry, and the run ends with its longest answer: the 1 - 1/n quantile of n answers.
+
+All times in seconds, all clocks monotonic.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+SAMPLE = 4096
+"""Durations kept (an even sample of all) for quantiles."""
+SHRINK = 8
+"""Answers of the whole that stand behind a source's own."""
+DRIFT = 0.03
+"""Relative uncertainty of the speed that no number of answers takes away."""
+Z = 1.64
+"""90 % of a normal distribution lie within."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds left, with the ends of a 90 % interval."""
+
+    seconds: float
+    lower: float
+    upper: float
+
+
+class Outlook:
+    """What was seen of lengths and durations, and what it says about the rest."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._answers: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._opened: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._source_seconds: defaultdict[str, float] = defaultdict(float)
+        self._seconds = 0.0
+        self._durations: list[float] = []
+        self._order: list[float] = []
+        self._random = random.Random(seed)
+
+    def opened(self, source: str) -> None:
+        """A prompt of this source will be asked."""
+        self._opened[source] += 1
+
+    def ended(self, source: str) -> None:
+        """A prompt of this source is done, with or without an answer."""
+        self._ended[source] += 1
+
+    def answered(self, source: str, tokens: int, seconds: float) -> None:
+        """An answer of so many tokens came after so many seconds."""
+        self._answers[source] += 1
+        self._tokens[source] += tokens
+        self._seconds += seconds
+        self._source_seconds[source] += seconds
+        seen = self._answers.total()
+        if len(self._durations) < SAMPLE:
+            self._durations.append(seconds)
+        elif (place := self._random.randrange(seen)) < SAMPLE:
+            old, self._durations[place] = self._durations[place], seconds
+            del self._order[bisect.bisect_left(self._order, old)]
+        bisect.insort(self._order, seconds)
+
+    @property
+    def request_speed(self) -> float | None:
+        """Tokens a second of one request in flight, queueing and prefill included; None before the first answer."""
+        return self._tokens.total() / self._seconds if self._seconds > 0 else None
+
+    def mean_tokens(self) -> dict[str, float]:
+        """Mean tokens of the answers so far, by source."""
+        return {source: self._tokens[source] / count for source, count in self._answers.items() if count}
+
+    def left(self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int) -> Estimate | None:
+        """Seconds until the last answer. `unopened` prompts of shards not looked at yet are taken to be like the opened ones.
+
+        `slots` is what the fleet holds when it is full, `flying` are (source, seconds in flight) of what is being answered,
+        `waiting` the opened prompts that aren't in flight. None before the first answer.
+        """
+        seen = self._answers.total()
+        if not seen or not slots:
+            return None
+        durations = _Durations(self._order, seen, [seconds for _, seconds in flying])
+        if not waiting and not unopened:
+            return durations.tail([seconds for _, seconds in flying])
+        opened = max(1, self._opened.total())
+        ratios = self._ratios(flying)
+        in_flight = Counter(source for source, _ in flying)
+        # Answers in flight are longer than the mean, since long ones are met there more often: theirs is the rest of what lasts so long.
+        work = sum(durations.rest(seconds) for _, seconds in flying)
+        work += sum(
+            durations.mean * ratios[source] * (count - self._ended[source] - in_flight[source] + unopened * count / opened)
+            for source, count in self._opened.items()
+        )
+        busy = min(slots, waiting + unopened + len(flying))
+        # Work still in the slots when the last request is sent: it ends while slots run dry, as long as the longest of them takes.
+        residual = durations.square / (2.0 * durations.mean)
+        longest = durations.longest_rest(busy)
+        full = max(0.0, work / busy - residual)
+        variation = max(0.0, durations.square / durations.mean**2 - 1.0)
+        spread = Z * math.sqrt((variation + 0.1) / seen + DRIFT**2)
+        doubt = Z * 0.25 * max(0.0, longest - residual)
+        return Estimate(full + longest, max(0.0, full * (1.0 - spread) + longest - doubt), full * (1.0 + spread) + longest + doubt)
+
+    def _ratios(self, flying: Sequence[tuple[str, float]]) -> dict[str, float]:
+        """How much longer than the whole a source's answers take: what makes the estimate of a mean too high or low cancels out."""
+        exposure, sent = self._source_seconds.copy(), self._ended.copy()
+        for source, seconds in flying:
+            exposure[source] += seconds
+            sent[source] += 1
+        whole = sum(exposure.values()) / self._answers.total()
+        if whole <= 0:
+            return dict.fromkeys(self._opened, 1.0)
+        ratios = {source: (exposure[source] / whole + SHRINK) / (self._answers[source] + SHRINK) for source in self._opened}
+        # The whole's mean is that of the prompts sent so far, whatever their mix.
+        level = sum(ratios[source] * count for source, count in sent.items()) / max(1, sent.total())
+        return {source: ratio / level for source, ratio in ratios.items()}
+
+
+class _Durations:
+    """Distribution of how long answers take: finished ones (an even sample standing for `seen`), and those in flight as lower bounds."""
+
+    def __init__(self, finished: Sequence[float], seen: int, flying: Sequence[float]) -> None:
+        times = np.concatenate([np.asarray(finished, np.float64), np.asarray(flying, np.float64)])
+        weights = np.concatenate([np.full(len(finished), seen / len(finished)), np.ones(len(flying))])
+        ended = np.concatenate([np.ones(len(finished), bool), np.zeros(len(flying), bool)])
+        order = np.lexsort((~ended, times))
+        times, weights, ended = times[order], weights[order], ended[order]
+        at_risk = np.cumsum(weights[::-1])[::-1]
+        survival = np.cumprod(np.where(ended, 1.0 - weights / at_risk, 1.0))
+        self._times, self._survival = times, np.maximum(survival, 0.0)
+        before = np.concatenate([[1.0], self._survival[:-1]])
+        steps = np.diff(np.concatenate([[0.0], times]))
+        middle = times - steps / 2.0
+        mean, square = float(np.sum(before * steps)), float(np.sum(2.0 * before * steps * middle))
+        rest = float(self._survival[-1])
+        scale = max(1e-9, mean)
+        last = float(times[-1])
+        # Beyond the longest time seen: exponential with the mean so far.
+        self._rest, self._scale, self._last = rest, scale, last
+        self.mean = max(1e-9, mean + rest * scale)
+        self.square = square + rest * 2.0 * scale * (last + scale)
+        # Integral of the survival from each time on: what is left of all answers that last longer.
+        self._beyond = np.concatenate([np.cumsum((before * steps)[::-1])[::-1][1:], [0.0]]) + rest * scale
+
+    def rest(self, elapsed: float) -> float:
+        """Expected seconds an answer still takes that has taken so many."""
+        place = int(np.searchsorted(self._times, elapsed, side="right")) - 1
+        if place < 0:
+            return max(0.0, self.mean - elapsed)
+        alive = float(self._survival[place])
+        if alive <= 0.0:
+            return self._scale
+        return max(0.0, float(self._beyond[place]) - alive * (elapsed - float(self._times[place]))) / alive
+
+    def longest_rest(self, count: int) -> float:
+        """How long the last of `count` answers met in the middle still takes: a quantile of their residual times."""
+        wanted = self.mean / (count + 1)
+        if wanted < self._rest * self._scale:
+            return self._last + self._scale * math.log(self._rest * self._scale / wanted)
+        place = int(np.searchsorted(-self._beyond, -wanted, side="left"))
+        return float(self._times[min(place, len(self._times) - 1)])
+
+    def quantile(self, share: float, beyond: float = 0.0) -> float:
+        """The time within which `share` of those end that take longer than `beyond`."""
+        after = 1.0
+        if beyond > 0.0:
+            place = int(np.searchsorted(self._times, beyond, side="right")) - 1
+            after = float(self._survival[place]) if place >= 0 else 1.0
+        wanted = (1.0 - share) * after
+        if wanted < self._rest:
+            return self._last + self._scale * math.log(self._rest / max(wanted, 1e-12))
+        place = int(np.searchsorted(-self._survival, -wanted, side="left"))
+        return max(beyond, float(self._times[min(place, len(self._times) - 1)]))
+
+    def tail(self, flying: Sequence[float]) -> Estimate:
+        """Nothing waits: the time until the last of those in flight."""
+        if not flying:
+            return Estimate(0.0, 0.0, 0.0)
+        share = 1.0 - 1.0 / (len(flying) + 1)
+
+        def last(share: float) -> float:
+            return max(self.quantile(share, seconds) - seconds for seconds in flying)
+
+        return Estimate(last(share), last(max(0.0, 1.0 - 3.0 / (len(flying) + 1))), last(1.0 - 0.05 / (len(flying) + 1)))
