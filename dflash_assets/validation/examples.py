@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +49,8 @@ class Example:
     source: str
     shard: int
     finish_reason: str
-    tokens: int
+    tokens: int | None
+    """Generated tokens; None where a file doesn't say."""
     prompt: str
     reasoning: str
     content: str
@@ -73,7 +75,15 @@ class Examples:
 
     _seen: int = 0
 
-    def add_shard(self, shard: int, prompts: pa.Table, completions: pa.Table, verdicts: pa.Table | None = None) -> None:
+    def add_shard(
+        self,
+        shard: int,
+        prompts: pa.Table,
+        completions: pa.Table,
+        verdicts: pa.Table | None = None,
+        *,
+        answers: Sequence[Answer] | None = None,
+    ) -> None:
         """Look at one shard; tables as in `Tally.add_shard`."""
         failures: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
         hard: dict[str, int] = defaultdict(int)
@@ -99,7 +109,9 @@ class Examples:
             if not wanted:
                 continue
             prompt = prompts.slice(place, 1).to_pylist()[0] if place is not None else None
-            example = self._example(shard, prompt, answered.slice(row, 1).to_pylist()[0], tuple(failures.get(event_id, ())))
+            completion = answered.slice(row, 1).to_pylist()[0]
+            answer = self._taken_apart(prompt, completion) if answers is None else answers[row]
+            example = _example(shard, prompt, completion, answer, tuple(failures.get(event_id, ())))
             for kept, score, size in wanted:
                 self._seen += 1
                 entry = (score, event_id, self._seen, example)
@@ -116,27 +128,28 @@ class Examples:
         """Rule to its offenders, those that break most hard rules first."""
         return {name: _ordered(kept) for name, kept in sorted(self._offenders.items())}
 
-    def _example(
-        self, shard: int, prompt: dict[str, Any] | None, row: dict[str, Any], failures: tuple[tuple[str, str, str], ...]
-    ) -> Example:
+    def _taken_apart(self, prompt: dict[str, Any] | None, row: dict[str, Any]) -> Answer:
         thinking = bool(prompt and prompt["thinking"])
         tools = parse_tools(prompt["tools_json"]) if prompt and prompt["tools_json"] else None
-        answer = split(
-            row["text"], self.context.form, prompt_opens_think=self.context.opens_think(thinking), thinking=thinking, tools=tools
-        )
-        return Example(
-            row["event_id"],
-            row["prompt_id"],
-            row["source"],
-            shard,
-            row["finish_reason"],
-            len(row["output_ids"]),
-            shortened(last_user_text(prompt["messages_json"]) if prompt else "(prompt not in the shard)", 1200),
-            shortened(answer.reasoning),
-            shortened(answer.content),
-            call_texts(answer),
-            failures,
-        )
+        return split(row["text"], self.context.form, prompt_opens_think=self.context.opens_think(thinking), thinking=thinking, tools=tools)
+
+
+def _example(
+    shard: int, prompt: dict[str, Any] | None, row: dict[str, Any], answer: Answer, failures: tuple[tuple[str, str, str], ...]
+) -> Example:
+    return Example(
+        row["event_id"],
+        row["prompt_id"],
+        row["source"],
+        shard,
+        row["finish_reason"],
+        len(row["output_ids"]) if "output_ids" in row else row["output_tokens"],
+        shortened(last_user_text(prompt["messages_json"]) if prompt else "(prompt not in the shard)", 1200),
+        shortened(answer.reasoning),
+        shortened(answer.content),
+        call_texts(answer),
+        failures,
+    )
 
 
 def call_texts(answer: Answer) -> tuple[CallText, ...]:

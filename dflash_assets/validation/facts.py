@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from dflash_assets.validation.breaks import Break, breaks
 from dflash_assets.validation.event import ValidationContext
 from dflash_assets.validation.examples import Example, Examples
 from dflash_assets.validation.rules.base import Severity
@@ -77,6 +78,8 @@ class TrainingTotals:
     eval_rows: int = 0
     existing_rows: int = 0
     """Rows that came from the set it was merged with."""
+    certificate: str = ""
+    """The certificate in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class RunStatus:
     gpus: int = 0
     store: str = ""
     """Where the files are, and whether they have arrived there."""
+    unit: str = "prompts"
+    """What is counted: prompts of a run, lines of a file."""
 
     @property
     def complete(self) -> bool:
@@ -119,6 +124,10 @@ class RunFacts:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """What (`training set`, `ledger`, ...) to where."""
     next_command: str = ""
+    notes: tuple[str, ...] = ()
+    """What must be read before anything else: that this is a rehearsal, lines of a file that hold nothing."""
+    part: str = "shard"
+    """What the pieces are called that are compared with each other."""
     made_at: datetime | None = None
 
 
@@ -172,6 +181,7 @@ class ReportFacts:
     strata: tuple[StratumShare, ...]
     sets: tuple[SetVerdict, ...]
     odd: tuple[OddShard, ...]
+    breaks: tuple[Break, ...]
     strata_examples: Mapping[str, list[Example]]
     offenders: Mapping[str, list[Example]]
     docs: Mapping[str, str]
@@ -231,6 +241,7 @@ def facts_of(run: RunFacts, tally: Tally, examples: Examples, rules: RuleSet, ex
         tuple(strata),
         sets,
         tuple(odd_shards(tally, rules.confidence)),
+        tuple(breaks(tally, rules.confidence)),
         examples.of_strata(),
         examples.offenders(),
         docs,
@@ -265,9 +276,10 @@ def status_line(facts: ReportFacts) -> str:
     status = facts.run.status
     done = f" ({status.prompts_done / status.prompts_planned:.1%})" if status.prompts_planned else ""
     parts = [
-        f"{status.prompts_done:,} of {status.prompts_planned:,} prompts{done}",
-        f"shards {status.shards_done:,} of {status.shards_planned:,}",
+        f"{status.prompts_done:,} of {status.prompts_planned:,} {status.unit}{done}",
     ]
+    if status.shards_planned:
+        parts.append(f"shards {status.shards_done:,} of {status.shards_planned:,}")
     if status.prompts_per_second:
         parts.append(f"{status.prompts_per_second:.1f} prompts/s")
     if status.tokens_per_second:

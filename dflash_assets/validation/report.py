@@ -21,8 +21,6 @@ from dflash_assets.validation.statistics import ShareVerdict, share_in_words
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from dflash_assets.validation.standalone import FileResult
-
 VERDICT_WORDS: Mapping[ShareVerdict, str] = {
     "pass": "pass",
     "fail": "FAIL",
@@ -48,36 +46,6 @@ def report_markdown(facts: ReportFacts) -> str:
     return _environment(html=False).get_template("report.md.jinja").render(_values(facts))
 
 
-def write_file_report(result: FileResult, out: Path, *, confidence: float = 0.95) -> list[Path]:
-    """The same three files for `validate FILE`."""
-    values: dict[str, Any] = {
-        "result": result,
-        "words": VERDICT_WORDS,
-        "claim": lambda share: share_in_words(share.failed, share.n, confidence),
-    }
-    pages = {
-        "report.md": _environment(html=False).get_template("file.md.jinja").render(values),
-        "report.html": _environment(html=True).get_template("file.html.jinja").render(values),
-        "report.json": json.dumps(
-            {
-                "path": result.path,
-                "rows": result.rows,
-                "clean_rows": result.clean_rows,
-                "passed": result.passed,
-                "rejected": [asdict(row) for row in result.rejected[:1000]],
-                "rules": [asdict(share) for share in result.shares],
-                "reasons": result.reasons,
-                "examples": result.examples,
-                "duplicates": result.duplicates,
-            },
-            ensure_ascii=False,
-            indent=2,
-        )
-        + "\n",
-    }
-    return _write(pages, out)
-
-
 def report_json(facts: ReportFacts) -> dict[str, Any]:
     """The facts as JSON values; texts of examples stay out."""
     tally, run = facts.tally, facts.run
@@ -97,6 +65,7 @@ def report_json(facts: ReportFacts) -> dict[str, Any]:
         "set_rules": [{"rule": found.rule, "severity": found.severity, **asdict(found.result)} for found in facts.sets],
         "strata": [{"dimension": found.dimension, "value": found.value, **asdict(found.share)} for found in facts.strata],
         "odd_shards": [asdict(odd) for odd in facts.odd],
+        "breaks": [asdict(found) for found in facts.breaks],
         "outcomes": dict(tally.outcomes),
         "finish_reasons": dict(tally.finish_reasons),
         "tokens": {"prompt": tally.prompt_tokens, "output": tally.output_tokens},
@@ -105,6 +74,7 @@ def report_json(facts: ReportFacts) -> dict[str, Any]:
         "training_set": asdict(run.training_set) if run.training_set else None,
         "duplicates": [asdict(group) for group in sorted(tally.duplicates.values(), key=lambda group: -group.prompts)[:20]],
         "offenders": {rule: [example.event_id for example in examples] for rule, examples in facts.offenders.items()},
+        "notes": list(run.notes),
         "files": dict(run.files),
         "next_command": run.next_command,
     }

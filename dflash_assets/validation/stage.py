@@ -7,7 +7,7 @@ Entry `verdicts/shard-00007`: file [verdicts]; facts = {completions: version jud
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,19 @@ class RuleCount:
 
 
 @dataclass(frozen=True, slots=True)
+class FailingRow:
+    """One row that fails a rule, for people."""
+
+    event_id: str
+    source: str
+    rule: str
+    reason: str
+    detail: str
+    text: str
+    """The whole answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardVerdicts:
     """What validating one shard came to."""
 
@@ -80,20 +93,48 @@ class Validator:
         key = digest(self._fingerprint, completions.version, prompts.version if prompts else "empty")
         made = self._workspace.found(f"verdicts/{name}", key)
         if made is None:
+            superseded: set[str] = set()
             if prompts is None:
                 table = VERDICT.empty_table()
             else:
                 answers = pq.read_table(self._workspace.path(completions))
+                superseded = set(answers["supersedes"].drop_null().to_pylist())
                 table = validate_shard(answers, pq.read_table(self._workspace.path(prompts)), self._rules, self._context)
-            made = self._keep(name, key, completions.version, table)
+            made = self._keep(name, key, completions.version, table, superseded)
         return self._judge(number, made)
 
-    def _keep(self, name: str, key: str, judged: str, table: pa.Table) -> Made:
+    def failing_rows(self, number: int, rules: Collection[str], at_most: int = 8) -> list[FailingRow]:
+        """Rows of a validated shard that fail one of these rules, in the order of the shard."""
+        name = f"shard-{number:05d}"
+        found = [("passed", "==", False), ("rule", "in", set(rules))]
+        verdicts = pq.read_table(self._workspace.path(self._workspace.entry(f"verdicts/{name}", make="verdicts")), filters=found)
+        rows = verdicts.slice(0, at_most).to_pylist()
+        answers = self._workspace.path(self._workspace.entry(f"completions/{name}", make="completions"))
+        wanted = [("event_id", "in", {row["event_id"] for row in rows})]
+        table = pq.read_table(answers, columns=["event_id", "source", "text"], filters=wanted) if rows else VERDICT.empty_table()
+        texts = {row["event_id"]: row for row in table.to_pylist()}
+        return [
+            FailingRow(
+                row["event_id"],
+                texts[row["event_id"]]["source"],
+                row["rule"],
+                row["reason"],
+                row["detail"] or "",
+                texts[row["event_id"]]["text"],
+            )
+            for row in rows
+        ]
+
+    def _keep(self, name: str, key: str, judged: str, table: pa.Table, superseded: set[str]) -> Made:
         with self._workspace.temporary(f"verdicts-{name}") as folder:
             path = folder / "verdicts.parquet"
             with TableWriter(path, VERDICT) as writer:
                 writer.write_table(table)
             stored = self._workspace.put(path, f"verdicts/{name}")
+        if superseded:
+            # A redriven row is judged by its newest event: the one it replaces is kept, but must not keep the shard red.
+            stale = pa.array(sorted(superseded), pa.string())
+            table = table.filter(pa.compute.invert(pa.compute.is_in(table["event_id"], value_set=stale)))  # pyright: ignore[reportAttributeAccessIssue]
         counts = _counts(table)
         facts: dict[str, Any] = {
             "completions": judged,

@@ -9,6 +9,7 @@ The one thing kept for each answer is 64 bits of hash, for `duplicate_completion
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow.compute
 import xxhash
 
 from dflash_assets.rows import ANSWERED
+from dflash_assets.validation.answer import Answer
 from dflash_assets.validation.rules.base import Severity
 from dflash_assets.validation.shares import Count
 from dflash_assets.validation.statistics import interval
@@ -97,10 +99,20 @@ class Tally:
         """Events without an answer."""
         return self.events - self.answers
 
-    def add_shard(self, shard: int, prompts: pa.Table, completions: pa.Table, verdicts: pa.Table | None = None) -> None:
+    def add_shard(
+        self,
+        shard: int,
+        prompts: pa.Table,
+        completions: pa.Table,
+        verdicts: pa.Table | None = None,
+        *,
+        answers: Sequence[Answer] | None = None,
+    ) -> None:
         """Add one shard: prompts (`rows.SHARD_PROMPT` or `rows.PROMPT`), completions, and verdicts where there are some.
 
-        Events that a later one supersedes don't count.
+        Events that a later one supersedes don't count. `answers` are those of the answered rows, in order, where they came
+        taken apart and there is no raw text (a file of chat messages); such completions have `output_tokens` (null: unknown)
+        instead of ids, and no times.
         """
         self.shards.append(shard)
         superseded = set(completions["supersedes"].drop_null().to_pylist())
@@ -114,7 +126,7 @@ class Tally:
             for value, count in Counter(values).items():
                 self.prompts_by[name, value] += count
         self._add_tool_specs(prompts)
-        self._add_completions(prompts, strata, completions)
+        self._add_completions(prompts, strata, completions, answers)
         if verdicts is not None and verdicts.num_rows:
             self._add_verdicts(shard, prompts, strata, verdicts)
 
@@ -126,7 +138,9 @@ class Tally:
             self.tool_specs.add(1, bool(problems))
             self.tool_spec_problems.update(problem.partition(": ")[2] for problem in problems[:1])
 
-    def _add_completions(self, prompts: pa.Table, strata: dict[str, list[str]], completions: pa.Table) -> None:
+    def _add_completions(
+        self, prompts: pa.Table, strata: dict[str, list[str]], completions: pa.Table, answers: Sequence[Answer] | None
+    ) -> None:
         self.events += completions.num_rows
         self.outcomes.update(completions["outcome"].to_pylist())
         answered = completions.filter(pc.is_in(completions["outcome"], value_set=pa.array(sorted(ANSWERED))))
@@ -139,22 +153,29 @@ class Tally:
         self.finish_reasons.update(finishes)
         for source, finish in zip(sources, finishes, strict=True):
             self.finish_by_source[source][finish] += 1
-        lengths = np.asarray(pc.list_value_length(answered["output_ids"]).to_numpy(), dtype=np.int64)
-        self.output_tokens += int(lengths.sum())
-        self.prompt_tokens += int(pc.sum(pc.list_value_length(answered["prompt_ids"])).as_py() or 0)
+        lengths = _lengths(answered)
+        known_length = lengths >= 0
+        self.output_tokens += int(lengths[known_length].sum())
+        if "prompt_ids" in answered.column_names:
+            self.prompt_tokens += int(pc.sum(pc.list_value_length(answered["prompt_ids"])).as_py() or 0)
         for source in set(sources):
-            chosen = lengths[np.fromiter((found == source for found in sources), dtype=bool, count=len(sources))]
+            of_source = np.fromiter((found == source for found in sources), dtype=bool, count=len(sources))
+            chosen = lengths[of_source & known_length]
             bins = np.bincount(chosen)
             known = self.lengths.get(source, np.zeros(0, np.int64))
             merged = np.zeros(max(len(known), len(bins)), np.int64)
             merged[: len(known)] += known
             merged[: len(bins)] += bins
             self.lengths[source] = merged
-        self._add_times(answered, lengths)
+        if "started_at" in answered.column_names:
+            self._add_times(answered, lengths)
         with_tools, thinking = (
             [row >= 0 and strata[name][row] == value for row in rows] for name, value in (("tools", "tools"), ("thinking", "thinking"))
         )
-        self._add_texts(answered, finishes, with_tools, thinking)
+        if answers is None:
+            self._add_texts(answered, finishes, with_tools, thinking)
+        else:
+            self._add_answers(answered, answers, with_tools)
 
     def _add_times(self, answered: pa.Table, lengths: npt.NDArray[np.int64]) -> None:
         began = answered["started_at"].cast(pa.int64()).to_numpy()
@@ -168,25 +189,37 @@ class Tally:
         columns = (answered["text"].to_pylist(), answered["prompt_id"].to_pylist(), answered["event_id"].to_pylist())
         for text, prompt_id, event_id, finish, tools, thinks in zip(*columns, finishes, with_tools, thinking, strict=True):
             thought = self._reasoning_chars(text, cut=thinks and finish == "length")
-            self.text_chars += len(text)
-            self.reasoning_chars += thought
-            if text[:thought].removeprefix("<think>").strip():
-                self.thinking_answers += 1
-                self.reasoning_shares[min(19, 20 * thought // len(text))] += 1
             self.tool_answers_with_call += tools and "<tool_call>" in text[thought:]
-            if not telling(len(text) - thought, thought):
-                continue
-            key = xxhash.xxh3_64_intdigest(text.encode())
-            if (key, prompt_id) in seen:
-                continue  # two samples of one prompt
-            seen.add((key, prompt_id))
-            count = self._answer_hashes.get(key, 0) + 1
-            self._answer_hashes[key] = count
-            if count > 1 and (key in self.duplicates or len(self.duplicates) < _DUPLICATE_GROUPS):
-                group = self.duplicates.setdefault(key, Duplicates(0, text[-200:], []))
-                group.prompts = count
-                if len(group.event_ids) < 5:
-                    group.event_ids.append(event_id)
+            self._add_text(text, thought, prompt_id, event_id, seen)
+
+    def _add_answers(self, answered: pa.Table, answers: Sequence[Answer], with_tools: list[bool]) -> None:
+        seen: set[tuple[int, str]] = set()
+        columns = (answered["prompt_id"].to_pylist(), answered["event_id"].to_pylist())
+        for answer, prompt_id, event_id, tools in zip(answers, *columns, with_tools, strict=True):
+            self.tool_answers_with_call += tools and answer.call_attempted
+            self._add_text(answer.reasoning + answer.content, len(answer.reasoning), prompt_id, event_id, seen)
+
+    def _add_text(self, text: str, thought: int, prompt_id: str, event_id: str, seen: set[tuple[int, str]]) -> None:
+        """Count one answer whose first `thought` characters are its reasoning. `seen`: (hash, prompt) pairs of the shard."""
+        self.text_chars += len(text)
+        self.reasoning_chars += thought
+        if text[:thought].removeprefix("<think>").strip():
+            self.thinking_answers += 1
+            self.reasoning_shares[min(19, 20 * thought // len(text))] += 1
+        if not telling(len(text) - thought, thought):
+            return
+        # Somebody's file may hold half a surrogate pair.
+        key = xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
+        if (key, prompt_id) in seen:
+            return  # two samples of one prompt
+        seen.add((key, prompt_id))
+        count = self._answer_hashes.get(key, 0) + 1
+        self._answer_hashes[key] = count
+        if count > 1 and (key in self.duplicates or len(self.duplicates) < _DUPLICATE_GROUPS):
+            group = self.duplicates.setdefault(key, Duplicates(0, text[-200:], []))
+            group.prompts = count
+            if len(group.event_ids) < 5:
+                group.event_ids.append(event_id)
 
     def _reasoning_chars(self, text: str, *, cut: bool) -> int:
         """Characters up to the end of the think block; all of them when the limit cut a thought."""
@@ -221,6 +254,13 @@ class Tally:
             by_prompt = np.fromiter((level_of[value] for value in values), dtype=np.int64, count=len(values))
             for index, value, seen, bad in _cross(codes, rows, by_prompt, len(rule_names), len(levels), applies, fails):
                 self.rules[rule_names[index]].by_stratum[dimension, levels[value]].add(seen, bad)
+
+
+def _lengths(answered: pa.Table) -> npt.NDArray[np.int64]:
+    """Output tokens of each answer; -1 where a file doesn't say."""
+    if "output_ids" in answered.column_names:
+        return np.asarray(pc.list_value_length(answered["output_ids"]).to_numpy(), dtype=np.int64)
+    return np.asarray(pc.fill_null(answered["output_tokens"], -1).to_numpy(), dtype=np.int64)
 
 
 def telling(content_chars: int, reasoning_chars: int) -> bool:
@@ -269,7 +309,7 @@ class OddShard:
 
 
 def odd_shards(tally: Tally, confidence: float = 0.95) -> list[OddShard]:
-    """Shards unlike the others, worst first: their exact interval, corrected for the number of shards, lies above the rest's share."""
+    """Shards unlike the others, worst first: their exact interval, corrected for the number of shards, lies above that of the rest."""
     found: list[OddShard] = []
     for name, rule in tally.rules.items():
         corrected = 1 - (1 - confidence) / max(1, len(rule.by_shard))
@@ -278,6 +318,8 @@ def odd_shards(tally: Tally, confidence: float = 0.95) -> list[OddShard]:
             if count.failed == 0 or rest == 0:
                 continue
             others = (rule.total.failed - count.failed) / rest
-            if count.failed > others * count.n and interval(count.failed, count.n, corrected).lower > others:
+            # Of few rows even the rest's share is uncertain: the two intervals must lie apart.
+            highest = interval(rule.total.failed - count.failed, rest, corrected).upper
+            if count.failed > others * count.n and interval(count.failed, count.n, corrected).lower > highest:
                 found.append(OddShard(name, shard, count.failed, count.n, others))
     return sorted(found, key=lambda odd: (odd.others_share - odd.failed / odd.n, odd.shard))

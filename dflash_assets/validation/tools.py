@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
+from dflash_assets.validation.patterns import faulty_pattern, validator_class
 from dflash_assets.validation.strict_json import JsonFault, decode
 
 _MAX_REFERENCES = 64
@@ -96,13 +97,16 @@ def parse_tools(tools_json: str) -> ToolSet:
 
 
 def _validator(schema: Mapping[str, Any]) -> tuple[Any, str | None]:
-    from jsonschema import Draft202012Validator
+    from jsonschema import FormatChecker
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
     try:
-        Draft202012Validator.check_schema(schema)
-        validator = Draft202012Validator(schema)
+        # Without formats: that of a pattern is Python's there, which is not JSON Schema's dialect.
+        validator_class().check_schema(schema, format_checker=FormatChecker(formats=()))
+        if (fault := faulty_pattern(schema)) is not None:
+            return None, fault
+        validator = validator_class()(schema)
         # Shows at once a `$ref` that leads nowhere or only to itself.
         validator.is_valid({})
     except SchemaError as error:

@@ -97,6 +97,17 @@ def test_many_bad_rows_turn_it_red_with_the_interval_and_the_way_to_see_them(wor
     assert found.made.entry.facts["error"] == found.error
 
 
+def test_failing_rows_are_shown_with_their_answers(workspace: Workspace) -> None:
+    fill(workspace, 30, change=dirty(2))
+    found = validator(workspace)
+    assert found.shard(0).error is not None
+    rows = found.failing_rows(0, ["clean_text"], at_most=5)
+    assert [(row.rule, row.reason) for row in rows] == [("clean_text", "special_token")] * 5
+    assert [row.event_id[-7:-2] for row in rows] == ["00000", "00002", "00004", "00006", "00008"]
+    assert all("<|endoftext|>x" in row.text and row.source for row in rows)
+    assert found.failing_rows(0, ["no_repetition"]) == []
+
+
 def test_a_rule_without_rows_is_not_tested(workspace: Workspace) -> None:
     assert RuleCount("r", "hard", 0, 0, 0.02).words(0.95) == "not tested (0 seen)"
     assert not RuleCount("r", "hard", 0, 0, 0.02).over_limit(0.95)

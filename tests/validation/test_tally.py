@@ -206,3 +206,11 @@ def test_tool_spec_format() -> None:
     tally.add_shard(0, pa.Table.from_pylist(rows, schema=prompts.schema), completions)
     found = set_result(tally, "tool_spec_format")
     assert (found.verdict, found.failed, found.n, found.detail) == ("fail", 1, 30, "no `function` object (1)")
+
+
+def test_one_failure_among_few_rows_makes_no_shard_odd() -> None:
+    def change(number: int, row: int, completion: dict[str, Any]) -> None:
+        if number == 0 and row == 1:
+            completion["text"] = completion["text"].replace("<|im_end|>", " \ufffd<|im_end|>")
+
+    assert odd_shards(tally_of(8, 2, change=change)) == []

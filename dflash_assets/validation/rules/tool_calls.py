@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dflash_assets.validation.event import Event, ValidationContext
+from dflash_assets.validation.patterns import PatternFault
 from dflash_assets.validation.rules.base import NOT_APPLICABLE, PASSED, NoParameters, RuleResult, failed, rule
 
 
@@ -60,6 +61,8 @@ def tool_args_schema(event: Event, context: ValidationContext, parameters: NoPar
             continue
         try:
             error: Any = next(validator.iter_errors(call.arguments), None)
+        except PatternFault as fault:
+            return failed(fault.reason, f"{call.name[:80]}: {fault.detail}")
         except RecursionError:
             return failed("schema_recursion", f"arguments or schema of {call.name[:80]!r} are nested too deep to check")
         if error is not None:
