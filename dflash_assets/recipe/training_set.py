@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from dflash_assets.recipe.base import RecipeModel, Share
 
@@ -36,6 +36,40 @@ class ExistingSet(RecipeModel):
     """Fingerprint of the tokenizer it was made with; null takes the one its manifest.json names, if there is one."""
 
 
+class TrainerMemory(RecipeModel):
+    """The trainer the set is meant for: what its longest rows cost there. Used for the forecast, and by `limits.memory_gib`."""
+
+    max_length: PositiveInt | None = None
+    """Tokens at which the trainer cuts rows, and the size of a pack; null takes `training_set.max_length`."""
+    micro_batch: PositiveInt = 1
+    """Rows (or packs) a GPU works on at a time."""
+    packing: bool = False
+    """Rows are put one after another into packs of `max_length`; false pads each row to the longest of its micro batch."""
+    logits_copies: PositiveInt = 3
+    """Tensors of tokens x vocabulary held at a time, of two bytes a value: logits of target and drafter, and a gradient."""
+    hidden_size: PositiveInt | None = None
+    """Hidden size of the target model; null leaves hidden states out of the forecast."""
+    captured_layers: PositiveInt = 5
+    """Layers of the target whose hidden states the drafter reads, of two bytes a value."""
+
+
+class DriftLimits(RecipeModel):
+    """Limits that stop the merge. null: only a warning in the report. A stopped merge leaves the earlier set, and costs no GPU again."""
+
+    length_ratio: PositiveFloat | None = None
+    """99th percentile of the new rows' length over that of the existing rows, at most."""
+    longest_ratio: PositiveFloat | None = None
+    """Longest new row over the longest existing row, at most."""
+    share_shift: Share | None = None
+    """Change of a mode's or of the tool calls' share of rows between the two sets, at most."""
+    supervised_shift: Share | None = None
+    """Change of the supervised share of tokens, at most."""
+    vocabulary_overlap: Share | None = None
+    """Shared probability mass of the supervised ids of both sets, at least: 1 is equal, 0 disjoint."""
+    memory_gib: PositiveFloat | None = None
+    """Memory of logits and hidden states of the largest micro batch on one GPU, at most (see `trainer`)."""
+
+
 class TrainingSetSpec(RecipeModel):
     """The merged training set."""
 
@@ -55,6 +89,10 @@ class TrainingSetSpec(RecipeModel):
     """When shards are missing or red: `wait` (stop and say which) or `take_validated` (go on and say which)."""
     rows_per_file: PositiveInt = 20000
     """Rows of one Parquet file of the training set."""
+    trainer: TrainerMemory = TrainerMemory()
+    """The trainer whose memory is forecast."""
+    limits: DriftLimits = DriftLimits()
+    """Drift between new and existing rows that stops the merge."""
 
 
 class ExportSpec(RecipeModel):

@@ -41,7 +41,7 @@ def load_tokenizer(model: TargetModel, base_dir: Path, *, mirror: Path | None = 
     found = load_gguf_tokenizer(path)
     template = ChatTemplate(found.chat_template, found.special_names, model.template_kwargs, where=str(path))
     end = found.tokenizer.token_to_id(found.special_names["eos_token"]) if "eos_token" in found.special_names else None
-    return TargetTokenizer(found.tokenizer, template, () if end is None else (end,))
+    return TargetTokenizer(found.tokenizer, template, () if end is None else (end,), fast=model.fast_tokenizer)
 
 
 def _from_hub(model: TargetModel) -> Path:
@@ -92,7 +92,7 @@ def _from_folder(folder: Path, model: TargetModel) -> TargetTokenizer:
     stop = [*(ends if isinstance(ends, list) else [ends])]
     if "eos_token" in names and (end := tokenizer.token_to_id(names["eos_token"])) is not None:
         stop.append(end)
-    return TargetTokenizer(tokenizer, template, stop)
+    return TargetTokenizer(tokenizer, template, stop, fast=model.fast_tokenizer)
 
 
 def _template_text(folder: Path, config: dict[str, Any]) -> str:

@@ -25,7 +25,8 @@ TrainTurns = Literal["last", "all"]
 
 
 class MaskFault(TemplateFault):
-    """A conversation for which no mask can be trusted. Reasons: `no_target`, `unstable_boundary`, `forged_turn`, or a template fault's."""
+    """A conversation for which no mask can be trusted. Reasons: `no_target`, `unstable_boundary`,
+    `masks_disagree`, `forged_turn`, or a template fault's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,16 @@ def _chosen_turns(messages: Sequence[Mapping[str, Any]], turns: TrainTurns) -> l
 
 def _stretch(tokenizer: TargetTokenizer, messages: list[Message], tools: Tools, thinking: bool, whole: str, index: int) -> tuple[int, int]:
     """(start, end) in characters of what the model generated as message `index`, its end token included."""
+    # A turn without reasoning is an answer of the other mode: the closed empty block before it is the template's, never the model's.
+    modes = (True,) if thinking and messages[index].get("reasoning_content") else (False, True) if thinking else (False,)
+    return boundaries(messages, whole, index, [tokenizer.template.render(messages[:index], tools, mode) for mode in modes])
+
+
+def boundaries(messages: Sequence[Message], whole: str, index: int, prompts: Sequence[str]) -> tuple[int, int]:
+    """(start, end) in characters of what the model generated as message `index` of the render `whole`, its end token included.
+
+    `prompts` are the renders of that turn's prompt, in each mode it may have been asked in. Raises MaskFault (`unstable_boundary`).
+    """
     # Counting headers is exact: no message holds control tokens, so each one is the template's.
     begin = -1
     for _ in range(1 + sum(message["role"] == "assistant" for message in messages[:index])):
@@ -109,9 +120,6 @@ def _stretch(tokenizer: TargetTokenizer, messages: list[Message], tools: Tools, 
     end = whole.find(_END, start)
     if end < 0:
         raise MaskFault("unstable_boundary", f"assistant message {index} has no end in the render")
-    # A turn without reasoning is an answer of the other mode: the closed empty block before it is the template's, never the model's.
-    modes = (True,) if thinking and messages[index].get("reasoning_content") else (False, True) if thinking else (False,)
-    prompts = [tokenizer.template.render(messages[:index], tools, mode) for mode in modes]
     if index == len(messages) - 1 and not any(whole.startswith(prompt) for prompt in prompts):
         raise MaskFault("unstable_boundary", "the prompt of the last turn is no prefix of the conversation")
     # What the template writes behind the header for a model to go on from (`<think>`) is prompt. Turns of the past, whose

@@ -62,10 +62,24 @@ def _strftime_now(_layout: str) -> NoReturn:
     raise TemplateError("the template prints the current date: pin it with `template_kwargs: {date_string: ...}`")
 
 
+_DICT_NAMES = frozenset(dir(dict))
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox with a short way for `message.role`: asking a dict for an attribute raises and catches an error each time."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """The value the sandbox gives: keys of a dict, unless dicts have an attribute of that name, which it guards."""
+        if type(obj) is dict and attribute not in _DICT_NAMES:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _tojson
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)  # pyright: ignore[reportCallIssue, reportArgumentType]
     return environment
@@ -88,6 +102,8 @@ class ChatTemplate:
             self._template: Template = _environment().from_string(text)
         except TemplateSyntaxError as error:
             raise TokenizerError(f"the chat template can't be compiled: {error} (line {error.lineno})", where=where) from error
+        # jinja2 chains two mappings and walks the chain at every render, which costs as much as rendering a short conversation.
+        self._template.globals = dict(self._template.globals)
 
     @cached_property
     def sha(self) -> str:

@@ -1,7 +1,7 @@
-"""New rows against existing rows, and what a trainer will meet: the report to read before the merged set is used.
+"""New rows against existing rows: the report to read before the merged set is used, and the limits that stop the merge.
 
-Here: quantiles, mix, supervised share, vocabulary use, the forecast of tokens and memory, warnings. Not here:
-counting (`profile.py`). A set that doubles the length of its rows runs a trainer out of memory without any row being
+Here: quantiles, mix, supervised share, vocabulary use, warnings, limits. Not here: counting (`profile.py`) and what a trainer
+needs for the rows (`memory.py`). A set that doubles the length of its rows runs a trainer out of memory without any row being
 wrong, which is why this is computed for every merge.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dflash_assets.recipe.training_set import DriftLimits
 from dflash_assets.training_set.profile import MIX, Profile
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -21,7 +22,6 @@ _SHIFT = 0.10
 """Warn when a share of rows moves by more than this."""
 _NEW_VOCABULARY = 0.02
 """Warn when more than this share of the new supervised tokens are ids the existing set never supervises."""
-_GIB = float(1 << 30)
 
 
 def describe(profile: Profile) -> dict[str, Any]:
@@ -67,57 +67,6 @@ def quantiles(lengths: npt.NDArray[np.int32]) -> dict[str, int]:
     return {"max" if share == 1.0 else f"p{round(share * 100)}": int(value) for share, value in zip(QUANTILES, values, strict=True)}
 
 
-def forecast(lengths: npt.NDArray[np.int32], max_length: int, *, vocab_size: int, micro_batch: int = 1) -> dict[str, Any]:
-    """What a trainer that cuts rows at max_length meets, for micro batches of `micro_batch` rows (or packs).
-
-    `padded`: each row its own sequence, padded to the longest of its micro batch (in the order given). `packed`: rows put
-    one after another into packs of max_length, a row that doesn't fit opens the next. `logits_gib`: one bf16 logits
-    tensor over the largest micro batch, tokens x vocab_size x 2 bytes, the tensor that usually decides.
-    """
-    cut = np.minimum(lengths, max_length).astype(np.int64)
-    if not len(cut):
-        return {"rows": 0, "tokens": 0, "cut_rows": 0, "cut_tokens": 0}
-    padding = (-len(cut)) % micro_batch
-    longest = np.concatenate([cut, np.zeros(padding, np.int64)]).reshape(-1, micro_batch).max(axis=1)
-    packs = _packs(cut.tolist(), max_length)
-    tokens = int(cut.sum())
-    slots = int((longest * micro_batch).sum())
-    return {
-        "max_length": max_length,
-        "micro_batch": micro_batch,
-        "rows": len(cut),
-        "tokens": tokens,
-        "cut_rows": int(np.count_nonzero(lengths > max_length)),
-        "cut_tokens": int(lengths.sum(dtype=np.int64)) - tokens,
-        "padded": {
-            "sequences": len(cut),
-            "token_slots": slots,
-            "padding_share": round(1 - tokens / slots, 4),
-            **_memory(int(longest.max()) * micro_batch, vocab_size),
-        },
-        "packed": {
-            "sequences": packs,
-            "token_slots": packs * max_length,
-            "padding_share": round(1 - tokens / (packs * max_length), 4),
-            **_memory(max_length * micro_batch, vocab_size),
-        },
-    }
-
-
-def _memory(tokens: int, vocab_size: int) -> dict[str, float]:
-    return {"largest_batch_tokens": tokens, "logits_gib": round(tokens * vocab_size * 2 / _GIB, 3)}
-
-
-def _packs(lengths: list[int], room: int) -> int:
-    packs, used = 1, 0
-    for length in lengths:
-        if used + length > room:
-            packs += 1
-            used = 0
-        used += length
-    return packs
-
-
 def _unseen(used: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> dict[str, float]:
     alone = (used > 0) & (other == 0)
     return {"ids": int(np.count_nonzero(alone)), "token_share": round(float(used[alone].sum() / max(1, used.sum())), 6)}
@@ -159,3 +108,37 @@ def _warnings(result: dict[str, Any]) -> list[str]:
             "other languages or domains, or another tokenizer"
         )
     return warnings
+
+
+def exceeded(drift: dict[str, Any], limits: DriftLimits) -> list[str]:
+    """The limits that a drift report (with its `forecast`) breaks, each as `field: found, limit`; empty when the merge may stand."""
+    found: list[str] = []
+
+    def check(field: str, value: float, what: str, *, least: bool = False) -> None:
+        limit = getattr(limits, field)
+        if limit is not None and (value < limit if least else value > limit):
+            found.append(f"training_set.limits.{field}: {what}, the limit is {limit:g}")
+
+    memory = drift["forecast"].get("memory_gib", 0.0)
+    check(
+        "memory_gib",
+        memory,
+        f"the largest micro batch needs {memory:.1f} GiB ({drift['forecast'].get('largest_batch_tokens', 0):,} tokens)",
+    )
+    new, existing = drift["new"], drift["existing"]
+    if not new["rows"] or not existing["rows"]:
+        return found
+    for field, name in (("length_ratio", "p99"), ("longest_ratio", "max")):
+        one, other = new["length"][name], existing["length"][name]
+        check(field, one / max(1, other), f"{name} length {one:,} against {other:,} tokens, {one / max(1, other):.2f} times")
+    shift = abs(new["supervised_share"] - existing["supervised_share"])
+    check("supervised_shift", shift, f"supervised share {new['supervised_share']:.1%} against {existing['supervised_share']:.1%}")
+    for name in ("mode", "is_tool_call"):
+        ours, theirs = new["shares"][name], existing["shares"][name]
+        if set(theirs) != {"unknown"}:
+            for value in sorted(set(ours) | set(theirs)):
+                one, other = ours.get(value, 0.0), theirs.get(value, 0.0)
+                check("share_shift", abs(one - other), f"{name} {value}: {one:.1%} of the new rows, {other:.1%} of the existing ones")
+    overlap = drift["vocabulary"]["overlap"]
+    check("vocabulary_overlap", overlap, f"overlap of supervised ids {overlap:.3f}", least=True)
+    return found

@@ -57,7 +57,11 @@ class ExistingRows:
         """All rows, TRAINING schema, in bounded batches."""
         for piece in self.files.pieces(self._columns):
             if piece.table.num_rows:
-                yield self._convert(piece)
+                first = not self.rows
+                table = self._convert(piece)
+                if first:
+                    self._refuse_other_template()
+                yield table
 
     def take_drops(self) -> list[Drop]:
         """Rows left out while reading: none, since what is wrong here stops the merge."""
@@ -104,6 +108,16 @@ class ExistingRows:
         if template is not None and template != self.facts.template_sha:
             self.warnings.append(f"the existing set was rendered with template {template}, the run has {self.facts.template_sha}")
         return "equal"
+
+    def _refuse_other_template(self) -> None:
+        """After the first batch, before anything is built on it."""
+        if self.tokenizer == "unknown" and self.facts.turn_marker_ids and not self._with_markers:
+            raise TrainingSetError(
+                f"none of its first {self.rows} rows holds the turn markers of the run's chat template "
+                f"(ids {', '.join(map(str, self.facts.turn_marker_ids))}): it was made with another tokenizer or template",
+                where=self.spec.path,
+                todo="take the set made for this model; if it is that one, state training_set.existing.tokenizer_sha",
+            )
 
     def _demand(self, names: list[str]) -> None:
         for setting in ("input_ids", "loss_mask", "id"):

@@ -4,15 +4,15 @@ Here: reading messages or ShareGPT turns, and making ids and mask of each turn b
 rendering and masks themselves (`dflash_assets.tokens`), sets that hold ids (`existing.py`).
 
 A row is what a model would have been asked and answered: the prompt as the run renders it up to that turn (reasoning of
-earlier turns as the template really treats it), then the turn with its end token. Method one masks the whole render at
-its text boundaries; method two renders and encodes the prompt alone. Where the prompt's ids differ (a token straddles
-the boundary, a template that rewrites history), no mask can be trusted and the turn is dropped, and counted.
+earlier turns as the template really treats it), then the turn with its end token. Where the two methods differ (a token
+straddles the boundary, a template that rewrites history), no mask can be trusted and the turn is dropped, and counted.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,10 +23,10 @@ import xxhash
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import ExistingSet
 from dflash_assets.tables import canonical_json
-from dflash_assets.tokens.mask import mask_conversation
 from dflash_assets.tokens.messages import normalise_messages
-from dflash_assets.tokens.template import Message, TemplateFault
+from dflash_assets.tokens.template import TemplateFault
 from dflash_assets.tokens.tokenizer import TargetTokenizer
+from dflash_assets.tokens.turns import Turn, TurnRow, turn_rows
 from dflash_assets.training_set.contracts import Drop, training_table
 from dflash_assets.training_set.existing_files import ExistingFiles, Piece
 from dflash_assets.training_set.keys import prompt_key_text, prompt_keys
@@ -36,12 +36,21 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "ass
 Tools = list[dict[str, Any]] | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A turn on its way to a row, or what is wrong with it (or with its whole conversation)."""
+
+    name: str
+    source: str
+    turn: Turn | TemplateFault
+
+
 class ExistingText:
     """Streams a text-only ExistingSet as tables of the TRAINING schema, with the turns that had to be left out.
 
     Ids are `<id of the conversation>#turn<k>`, k counting assistant turns from 0. Raises TrainingSetError for a missing
     column and for files that can't be read; what is wrong with one conversation is a drop with a reason: `no_answer`,
-    `unreadable_messages`, `unsupported_role`, `masks_disagree`, or the code of a template or mask fault.
+    `unreadable_messages`, `unsupported_role`, or the code of a template or mask fault (`tokens.turns`).
     """
 
     def __init__(self, spec: ExistingSet, tokenizer: TargetTokenizer, base_dir: Path) -> None:
@@ -70,6 +79,34 @@ class ExistingText:
             if piece.table.num_rows:
                 yield self._table(piece)
 
+    def row(self, wanted: str) -> dict[str, Any]:
+        """One TRAINING row: `wanted` is a conversation's number (from 0) or its id, with `#turn0` for another turn than its last.
+
+        Raises TrainingSetError when there is no such turn, or with the reason why it would be left out.
+        """
+        conversation, _, turn = wanted.partition("#")
+        number = 0
+        for piece in self.files.pieces(self._columns):
+            for values in piece.table.to_pylist():
+                if conversation == str(number) or (self.spec.id and conversation == str(values[self.spec.id])):
+                    return self._chosen(values, turn)
+                number += 1
+        raise TrainingSetError(
+            f"no row {wanted!r} among {number:,}", where=self.spec.path, todo="give the number of a row from 0, or its id"
+        )
+
+    def _chosen(self, values: Mapping[str, Any], turn: str) -> dict[str, Any]:
+        pending = list(self._turns(values))
+        chosen = [one for one in pending if one.name.endswith(f"#{turn}")] if turn else pending[-1:]
+        if not chosen:
+            raise TrainingSetError(f"it has no {turn!r}, only turn0 to turn{len(pending) - 1}", where=pending[0].name)
+        [one] = chosen
+        found = one.turn if isinstance(one.turn, TemplateFault) else turn_rows(self.tokenizer, [one.turn])[0]
+        if isinstance(one.turn, Turn) and isinstance(found, TurnRow):
+            return _training_table([(one, one.turn, found)]).to_pylist()[0]
+        reason = found.reason if isinstance(found, TemplateFault) else ""
+        raise TrainingSetError(f"would be left out, {reason}: {found}", where=one.name, todo="another turn of it may be fine")
+
     def take_drops(self) -> list[Drop]:
         """Turns left out since the last call."""
         drops, self._drops = self._drops, []
@@ -84,84 +121,64 @@ class ExistingText:
         """For the manifest."""
         return {
             "path": self.spec.path, "format": self.spec.format, "files": len(self.files.files), "conversations": self.conversations,
-            "rows": self.rows, "tokenizer": "made with the run's", "columns_not_carried": self.not_carried,
+            "rows": self.rows, "tokenizer": "made with the run's", "encoded_by": self.tokenizer.encoder.note,
+            "columns_not_carried": self.not_carried,
         }  # fmt: skip
 
     def _table(self, piece: Piece) -> Any:
-        columns: dict[str, list[Any]] = {name: [] for name in ("id", "source", "mode", "is_tool_call")}
-        prompts: list[int] = []
-        ids: list[list[int]] = []
+        pending: list[_Pending] = []
         for row in piece.table.to_pylist():
             self.conversations += 1
-            name = str(row[self.spec.id]) if self.spec.id else xxhash.xxh3_128_hexdigest(canonical_json(row[self.messages]).encode())
-            source = row.get(self.spec.source) if self.spec.source else None
-            for turn, found in enumerate(self._turns(row)):
-                self.rows += 1
-                if isinstance(found, TemplateFault):
-                    self._drops.append({
-                        "prompt_id": None, "event_id": f"{name}#turn{turn}", "origin": "existing", "stage": "training_set",
-                        "reason": found.reason, "detail": str(found),
-                    })  # fmt: skip
-                    continue
-                message, start, tokens = found
-                prompts.append(start)
-                ids.append(tokens)
-                values = (
-                    f"{name}#turn{turn}",
-                    source or "existing",
-                    "thinking" if message.get("reasoning_content") else "non_thinking",
-                    "tool_calls" in message,
-                )
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-        before = np.array(prompts, np.int64)
-        lengths = np.array([len(tokens) for tokens in ids], np.int64)
-        flat = np.array([token for tokens in ids for token in tokens], np.int32)
-        tokens = Ragged(flat, np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
-        rows = len(ids)
-        return training_table({
-            **columns,
-            "origin": ["existing"] * rows,
-            "prompt_id": prompt_key_text(prompt_keys(tokens.prefixes(before))),
-            "input_ids": tokens.to_arrow(pa.int32()),
-            "loss_mask": boundary_mask(before, lengths - before).to_arrow(pa.bool_()),
-            "prompt_length": before,
-            "category": ["unknown"] * rows,
-            "terminated": [True] * rows,  # a rendered turn ends with its end token
-        })  # fmt: skip
+            pending += self._turns(row)
+        self.rows += len(pending)
+        rows = iter(turn_rows(self.tokenizer, [one.turn for one in pending if isinstance(one.turn, Turn)]))
+        kept: list[tuple[_Pending, Turn, TurnRow]] = []
+        for one in pending:
+            result = one.turn if isinstance(one.turn, TemplateFault) else next(rows)
+            if isinstance(result, TemplateFault):
+                self._drops.append({
+                    "prompt_id": None, "event_id": one.name, "origin": "existing", "stage": "training_set",
+                    "reason": result.reason, "detail": str(result),
+                })  # fmt: skip
+            elif isinstance(one.turn, Turn):
+                kept.append((one, one.turn, result))
+        return _training_table(kept)
 
-    def _turns(self, row: Mapping[str, Any]) -> Iterator[tuple[Message, int, list[int]] | TemplateFault]:
-        """(message, prompt length, ids) of each assistant turn, or what is wrong with it; a broken conversation is one fault."""
+    def _turns(self, row: Mapping[str, Any]) -> Iterator[_Pending]:
+        """The assistant turns of a conversation; a broken conversation is one fault."""
+        name = str(row[self.spec.id]) if self.spec.id else xxhash.xxh3_128_hexdigest(canonical_json(row[self.messages]).encode())
+        source = (row.get(self.spec.source) if self.spec.source else None) or "existing"
         try:
             messages = normalise_messages(_messages(row[self.messages]))
             tools = _tools(row.get(self.spec.tools) if self.spec.tools else None)
         except TemplateFault as fault:
-            yield fault
+            yield _Pending(f"{name}#turn0", source, fault)
             return
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if not answers:
-            yield TemplateFault("no_answer", "the conversation has no assistant turn")
-        for place in answers:
-            try:
-                yield self._turn(messages, place, tools)
-            except TemplateFault as fault:
-                yield fault
+            yield _Pending(f"{name}#turn0", source, TemplateFault("no_answer", "the conversation has no assistant turn"))
+        for turn, place in enumerate(answers):
+            yield _Pending(f"{name}#turn{turn}", source, Turn(messages[: place + 1], tools))
 
-    def _turn(self, messages: Sequence[Message], place: int, tools: Tools) -> tuple[Message, int, list[int]]:
-        message = messages[place]
-        thinking = bool(message.get("reasoning_content"))
-        masked = mask_conversation(self.tokenizer, messages[: place + 1], tools, thinking=thinking, turns="last")
-        start, end = masked.spans()[-1]
-        prompt = self.tokenizer.encode_prompt(messages[:place], tools, thinking)
-        if masked.input_ids[:start] != prompt:
-            differs = next(
-                (at for at, (one, two) in enumerate(zip(masked.input_ids, prompt, strict=False)) if one != two), min(start, len(prompt))
-            )
-            raise TemplateFault(
-                "masks_disagree",
-                f"the answer begins at token {start} of the render, after {len(prompt)} of the prompt; they differ from {differs} on",
-            )
-        return message, start, masked.input_ids[:end]
+
+def _training_table(kept: Sequence[tuple[_Pending, Turn, TurnRow]]) -> Any:
+    before = np.array([row.prompt_length for _, _, row in kept], np.int64)
+    lengths = np.array([len(row.ids) for _, _, row in kept], np.int64)
+    flat = np.concatenate([np.empty(0, np.int32), *(row.ids for _, _, row in kept)])
+    tokens = Ragged(flat, np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
+    return training_table({
+        "id": [one.name for one, _, _ in kept],
+        "source": [one.source for one, _, _ in kept],
+        "mode": ["thinking" if turn.thinking else "non_thinking" for _, turn, _ in kept],
+        "is_tool_call": ["tool_calls" in turn.messages[-1] for _, turn, _ in kept],
+        "origin": ["existing"] * len(kept),
+        "prompt_id": prompt_key_text(prompt_keys(tokens.prefixes(before))),
+        "input_ids": tokens.to_arrow(pa.int32()),
+        "loss_mask": boundary_mask(before, lengths - before).to_arrow(pa.bool_()),
+        "prompt_length": before,
+        "category": ["unknown"] * len(kept),
+        "terminated": [True] * len(kept),  # a rendered turn ends with its end token
+    })  # fmt: skip
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:

@@ -15,10 +15,11 @@ from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import TrainingSetSpec
 from dflash_assets.tables import file_sha256
 from dflash_assets.training_set.contracts import Split, TokenFacts
-from dflash_assets.training_set.drift import compare, forecast
+from dflash_assets.training_set.drift import compare, exceeded
 from dflash_assets.training_set.existing import ExistingRows
 from dflash_assets.training_set.existing_files import OUR_FORMAT
 from dflash_assets.training_set.existing_text import ExistingText
+from dflash_assets.training_set.memory import Longest, forecast
 from dflash_assets.training_set.parts import PartWriter
 from dflash_assets.training_set.profile import COUNTS, Profile
 
@@ -36,17 +37,22 @@ def training_manifest(
     spec: TrainingSetSpec,
     facts: TokenFacts,
     settings: Mapping[str, Any],
+    *,
+    longest: Longest,
+    certificate: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The manifest, as JSON values; holds no time and no absolute path, so equal sets have equal manifests.
 
     `profiles` by origin of the rows that stay, `seen` rows (or samples) that came by origin, `dropped` by (origin, reason),
-    `lengths` of all rows in their final order. Raises TrainingSetError when came = kept + dropped doesn't hold for an
-    origin, or when no row is left.
+    `lengths` of all rows in their final order, `certificate` the facts of `certificate.py`. Raises TrainingSetError when came =
+    kept + dropped doesn't hold for an origin, when no row is left, or when the drift breaks a limit of the recipe.
     """
     _close_equation(parts, profiles, seen, dropped)
     totals = {origin: profile.totals() for origin, profile in profiles.items()}
     drift = compare(profiles["generated"], profiles["existing"])
-    drift["forecast"] = forecast(lengths, spec.max_length, vocab_size=facts.vocab_size)
+    drift["forecast"] = forecast(lengths, spec.max_length, vocab_size=facts.vocab_size, trainer=spec.trainer)
+    drift["longest_rows"] = longest.rows()
+    _refuse_drift(drift, spec)
     reasons = {origin: {reason: count for (kind, reason), count in sorted(dropped.items()) if kind == origin} for origin in profiles}
     files = [
         {
@@ -73,6 +79,7 @@ def training_manifest(
         },
         "existing": existing.summary() if existing else None,
         "fingerprints": {**facts.fingerprints, "tokenizer_sha": facts.tokenizer_sha, "template_sha": facts.template_sha},
+        "certificate": certificate,
         "vocab_size": facts.vocab_size,
         "settings": {**spec.model_dump(mode="json"), **settings},
         "drift": drift,
@@ -99,6 +106,19 @@ def _close_equation(
         reasons = ", ".join(f"{reason} {count}" for (_, reason), count in most) or "there were none"
         raise TrainingSetError(
             f"no row is left for the training set ({reasons})", todo="look at the reasons; training_set.max_length may be too small"
+        )
+
+
+def _refuse_drift(drift: Mapping[str, Any], spec: TrainingSetSpec) -> None:
+    broken = exceeded(dict(drift), spec.limits)
+    if broken:
+        rows = "\n".join(f"  {row['tokens']:>9,} tokens  {row['origin']:9}  {row['source']}  {row['id']}" for row in drift["longest_rows"])
+        raise TrainingSetError(
+            "the merge stops: new and existing rows differ more than the recipe allows\n"
+            + "\n".join(f"  {line}" for line in broken)
+            + f"\nthe longest rows:\n{rows}",
+            todo="lower training_set.max_length or change the mix; or raise the limit, if the trainer can take it. Answers are kept, no "
+            "set was replaced",
         )
 
 

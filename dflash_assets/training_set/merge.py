@@ -24,7 +24,9 @@ from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import TrainingSetSpec
 from dflash_assets.rows import TRAINING
 from dflash_assets.tables import TableWriter, canonical_json, write_text
+from dflash_assets.tokens.fast import with_reference
 from dflash_assets.tokens.tokenizer import TargetTokenizer
+from dflash_assets.training_set.certificate import ServerRender, write_certificate
 from dflash_assets.training_set.contracts import DROPPED, KEPT, SPLITS, Drop, ShardFiles, Split, TokenFacts, TrainingSetResult
 from dflash_assets.training_set.duplicates import PromptIndex
 from dflash_assets.training_set.existing import ExistingRows
@@ -33,6 +35,7 @@ from dflash_assets.training_set.folders import publish_folder
 from dflash_assets.training_set.keys import id_hashes, in_eval, order_keys, prompt_keys
 from dflash_assets.training_set.limits import RowLimits
 from dflash_assets.training_set.manifest import training_manifest
+from dflash_assets.training_set.memory import Longest
 from dflash_assets.training_set.parts import PartWriter
 from dflash_assets.training_set.profile import Counted, Profile
 from dflash_assets.training_set.ragged import Int64, Ragged, pc, take
@@ -54,19 +57,25 @@ def build_training_set(
     seed: int,
     on_length: OnLength,
     tokenizer: TargetTokenizer | None = None,
+    server_renders: Sequence[ServerRender] = (),
 ) -> TrainingSetResult:
-    """Build `out`/{train,eval}/part-*.parquet (TRAINING rows), manifest.json, dropped.parquet and kept.parquet.
+    """Build `out`/{train,eval}/part-*.parquet (TRAINING rows), manifest.json, dropped.parquet, kept.parquet and certificate.parquet.
 
     The order of rows and the split depend on the rows' ids, their prompts and the seed only. `out` appears, or is
     replaced, as a whole; after an exception it is as before. `base_dir` is what a relative path of the existing set is
-    relative to; `tokenizer` is needed for an existing set of text. Raises TrainingSetError: see `ExistingRows`,
+    relative to; `tokenizer` is needed for an existing set of text and for the certificate, which is left out without it;
+    `server_renders` is what servers rendered at their start. Raises TrainingSetError: see `ExistingRows`,
     `ExistingText` and `training_rows`, and when no row is left.
     """
-    build = _Build(spec, facts, out, _open_existing(spec, facts, base_dir, tokenizer), seed, on_length)
-    try:
-        manifest = build.run(shards)
-    finally:
-        build.clean_up()
+
+    def work() -> dict[str, Any]:
+        build = _Build(spec, facts, out, _open_existing(spec, facts, base_dir, tokenizer), seed, on_length)
+        try:
+            return build.run(shards, tokenizer, server_renders)
+        finally:
+            build.clean_up()
+
+    manifest = work() if tokenizer is None else with_reference(tokenizer.encoder, work)
     return TrainingSetResult(out, manifest, out / "dropped.parquet", out / "kept.parquet", manifest["drift"])
 
 
@@ -85,12 +94,13 @@ class _Build:
         self.duplicate = "duplicate_row" if spec.existing is None or spec.existing.id is None else "duplicate_id"
         self.dropped: Counter[tuple[str, str]] = Counter()
         self.lengths: list[Any] = []
+        self.longest = Longest()
         self.seen: Counter[str] = Counter()
         self.folder = out.with_name(out.name + ".tmp")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
-    def run(self, shards: Sequence[ShardFiles]) -> dict[str, Any]:
+    def run(self, shards: Sequence[ShardFiles], tokenizer: TargetTokenizer | None, renders: Sequence[ServerRender]) -> dict[str, Any]:
         scatter = Scatter(self.folder / "scratch", _KEYED, bucket_count(self._bytes_estimate(shards)))
         metadata = {"tokenizer_sha": self.facts.tokenizer_sha, "template_sha": self.facts.template_sha}
         parts: dict[Split, PartWriter] = {
@@ -102,6 +112,7 @@ class _Build:
             self._scatter_existing(scatter, dropped)
             self._gather(scatter, parts, dropped)
         (self.folder / "scratch").rmdir()
+        certificate = None if tokenizer is None else write_certificate(self.folder / "certificate.parquet", shards, tokenizer, renders)
         manifest = training_manifest(
             parts,
             self.profiles,
@@ -112,6 +123,8 @@ class _Build:
             self.spec,
             self.facts,
             {"seed": self.seed, "on_length": self.on_length},
+            longest=self.longest,
+            certificate=certificate,
         )
         write_text(self.folder / "manifest.json", canonical_json(manifest) + "\n")
         publish_folder(self.folder, self.out)
@@ -191,6 +204,7 @@ class _Build:
         generated = pc.equal(table["origin"], "generated")
         counted = Counted.of(table)
         self.lengths.append(counted.ids.lengths.astype(np.int32))
+        self.longest.add(table, counted.ids.lengths)
         self.profiles["generated"].add(counted, generated.to_numpy())
         self.profiles["existing"].add(counted, ~generated.to_numpy())
         prompts = pc.unique(table["prompt_id"].filter(generated))

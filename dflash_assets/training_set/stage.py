@@ -7,13 +7,16 @@ Entry `training_set`: the whole folder; `ledger`: file [ledger]; `export/<kind>`
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.fingerprint import export_fingerprint, training_set_fingerprint
+from dflash_assets.resources.manifest import plain_path
 from dflash_assets.resources.store import Entry
-from dflash_assets.tables import digest
+from dflash_assets.tables import canonical_json, digest
 from dflash_assets.tokens.tokenizer import TargetTokenizer
+from dflash_assets.training_set.certificate import ServerRender
 from dflash_assets.training_set.contracts import ShardFiles, TokenFacts
 from dflash_assets.training_set.existing_files import ExistingFiles
 from dflash_assets.training_set.exports.base import ExportContext
@@ -48,7 +51,7 @@ def validated_shards(workspace: Workspace) -> tuple[list[tuple[int, Entry]], lis
 
 
 def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokenizer]) -> Made:
-    """Merge all validated shards with the existing set. `tokenizer` is only asked for when that set holds text.
+    """Merge all validated shards with the existing set. `tokenizer` is only asked for when there is something to do.
 
     Raises TrainingSetError when shards are missing and the recipe says `incomplete: wait`, or when the sets don't fit.
     """
@@ -61,6 +64,7 @@ def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokeni
             f"{len(missing)} shard(s) have no valid verdicts: {shown}",
             todo="run again (only they are worked on), or set training_set.incomplete to take_validated",
         )
+    renders = server_renders(workspace)
     key = digest(
         training_set_fingerprint(recipe),
         blend.facts["tokenizer_sha"],
@@ -68,11 +72,11 @@ def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokeni
         _existing_digest(workspace),
         *(f"{number}:{entry.version}" for number, entry in shards),
         *missing,
+        canonical_json([asdict(render) for render in renders]),
     )
     found = workspace.found("training_set", key)
     if found is not None:
         return found
-    existing = recipe.training_set.existing
     facts = TokenFacts(
         tokenizer_sha=blend.facts["tokenizer_sha"],
         template_sha=blend.facts["template_sha"],
@@ -90,16 +94,31 @@ def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokeni
             folder / "set",
             base_dir=workspace.base_dir,
             seed=recipe.seed,
-            on_length=recipe.generation.on_length,
-            tokenizer=tokenizer() if existing is not None and existing.messages is not None else None,
+            on_length=recipe.generation.cut_answers,
+            tokenizer=tokenizer(),
+            server_renders=renders,
         )
         stored = workspace.store.put_folder(folder / "set", "training_set")
     manifest = result.manifest
-    version = digest(*(f"{file.path}:{file.sha256}" for file in stored if not file.path.endswith("manifest.json")), length=16)
-    kept = {name: manifest[name] for name in ("rows", "tokens", "supervised_tokens", "mix", "dropped", "drift", "warnings")}
+    version = digest(*(f"{plain_path(file.path)}:{file.sha256}" for file in stored if not file.path.endswith("manifest.json")), length=16)
+    kept = {name: manifest[name] for name in ("rows", "tokens", "supervised_tokens", "mix", "dropped", "drift", "warnings", "certificate")}
     kept["eval_rows"] = manifest["splits"]["eval"]["rows"]
     kept["existing_rows"] = manifest["accounting"].get("existing", {"kept": 0})["kept"]
     return workspace.keep("training_set", key, version, stored, {**kept, "missing_shards": missing})
+
+
+SERVER_CHECK = "server_check/"
+"""Name of the entries in which a start check keeps what a server rendered: facts {server, strata: {stratum: difference or null}}."""
+
+
+def server_renders(workspace: Workspace) -> list[ServerRender]:
+    """What the servers of this run rendered at their start, compared with ours."""
+    return [
+        ServerRender(entry.facts["server"], stratum, difference)
+        for name, entry in sorted(workspace.store.entries().items())
+        if name.startswith(SERVER_CHECK)
+        for stratum, difference in sorted(entry.facts["strata"].items())
+    ]
 
 
 def shard_files(workspace: Workspace, number: int) -> ShardFiles:
@@ -111,9 +130,7 @@ def shard_files(workspace: Workspace, number: int) -> ShardFiles:
 
 def training_set_folder(workspace: Workspace) -> Path:
     """Folder of the current training set. Raises MissingInput when there is none."""
-    entry = workspace.entry("training_set", make="training_set")
-    manifest = next(file for file in entry.files if file.path == "training_set/manifest.json")
-    return workspace.store.local(manifest.path).parent
+    return workspace.folder(workspace.entry("training_set", make="training_set"))
 
 
 def make_ledger(workspace: Workspace) -> Made:
@@ -155,7 +172,7 @@ def make_export(workspace: Workspace, kind: str, context: ExportContext) -> Made
     with workspace.temporary(f"export-{kind.replace(':', '-')}") as folder:
         result = export(spec, training_set_folder(workspace), folder / "export", context)
         stored = workspace.store.put_folder(folder / "export", f"exports/{kind.replace(':', '-')}")
-    version = digest(*(f"{file.path}:{file.sha256}" for file in stored), length=16)
+    version = digest(*(f"{plain_path(file.path)}:{file.sha256}" for file in stored), length=16)
     return workspace.keep(name, key, version, stored, {"rows": result.rows, "left_out": result.left_out, "notes": result.notes})
 
 

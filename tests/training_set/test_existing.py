@@ -159,3 +159,13 @@ def test_a_uri_is_read_like_a_path_and_the_digest_follows_the_content(tmp_path: 
     assert by_uri.files.content_digest() == before
     write_existing(path, [ROWS[0], {**ROWS[1], "loss_mask": [0, 1, 1, 1]}], mask=pa.list_(pa.int8()))
     assert read("set", base_dir=tmp_path)[1].files.content_digest() != before
+
+
+def test_a_set_of_another_template_is_refused_before_it_is_merged(tmp_path: Path) -> None:
+    foreign = [{**row, "input_ids": [token + 100 for token in row["input_ids"]]} for row in ROWS]
+    path = write_existing(tmp_path / "x.parquet", foreign, mask=pa.list_(pa.int8()))
+    with pytest.raises(TrainingSetError, match=r"none of its first 2 rows holds the turn markers .*ids 1, 2"):
+        read(path)
+    rows, reader = read(path, tokenizer_sha="tok")  # stated by a person: a warning only
+    assert len(rows) == 2
+    assert "2 of 2 existing rows lack the turn markers" in reader.warnings[0]

@@ -1,5 +1,6 @@
 """Text-only sets become one exact row a turn, or a counted drop."""
 
+import copy
 import importlib.util
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.model import TargetModel
 from dflash_assets.recipe.training_set import ExistingSet, TrainingSetSpec
 from dflash_assets.tokens.load import load_tokenizer
+from dflash_assets.tokens.template import ChatTemplate
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 from dflash_assets.training_set.contracts import TokenFacts
 from dflash_assets.training_set.existing_text import ExistingText
@@ -75,12 +77,17 @@ def test_what_cannot_be_trusted_is_dropped_with_a_reason(tmp_path: Path, tokeniz
     assert drops == [("bad#turn0", reason)]
 
 
-def test_a_turn_on_which_the_two_methods_disagree_is_dropped(
-    tmp_path: Path, tokenizer: TargetTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encode = tokenizer.encode_prompt
-    monkeypatch.setattr(tokenizer, "encode_prompt", lambda messages, *rest: encode(messages, *rest)[: -1 if len(messages) > 1 else None])
-    rows, drops = read(tmp_path, tokenizer, [{"id": "c", "messages": [USER, ANSWER, AGAIN, LAST]}])
+def test_a_turn_on_which_the_two_methods_disagree_is_dropped(tmp_path: Path, tokenizer: TargetTokenizer) -> None:
+    """A template that writes an assistant turn of its own: counting headers finds that one, the prompt's own render doesn't."""
+    written = "<|im_start|>assistant\nI am here.<|im_end|>\n"
+    turns = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    other = copy.copy(tokenizer)
+    other.template = ChatTemplate(
+        f"{{% if messages|length > 2 %}}{written}{{% endif %}}{turns}{{% if add_generation_prompt %}}<|im_start|>assistant\n{{% endif %}}",
+        {},
+        {},
+    )
+    rows, drops = read(tmp_path, other, [{"id": "c", "messages": [USER, ANSWER, AGAIN, LAST]}])
     assert [row["id"] for row in rows] == ["c#turn0"]
     assert drops == [("c#turn1", "masks_disagree")]
 

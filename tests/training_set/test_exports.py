@@ -122,7 +122,7 @@ def test_every_row_is_written_or_counted_and_every_file_listed(kind: str, made: 
     assert all(file_sha256(result.folder / file["path"]) == file["sha256"] for file in manifest["files"])
     card = (result.folder / "README.md").read_text()
     assert card.startswith("---\nlicense: apache-2.0\n")
-    assert "| old | not stated |" in card
+    assert "| old | not stated | not stated |" in card
     assert all(reason in card for reason in manifest["left_out"])
     again = export(ExportSpec(kind=kind), made[0], tmp_path / "again", made[1])
     assert again.files == result.files

@@ -147,3 +147,37 @@ def test_drift_compares_the_two_sets_and_forecasts(tmp_path: Path) -> None:
     assert any("p99 length grows from 6 to 42" in warning for warning in result.manifest["warnings"])
     assert result.drift["vocabulary"]["only_in_new"] == {"ids": 1, "token_share": 1.0}
     assert result.drift["forecast"]["tokens"] == result.manifest["tokens"] == 20 * 6 + 20 * 42
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"length_ratio": 2.0}, "limits.length_ratio: p99 length 42 against 6 tokens, 7.00 times, the limit is 2"),
+        ({"longest_ratio": 6.9}, "limits.longest_ratio: max length 42 against 6 tokens"),
+        ({"supervised_shift": 0.1}, "limits.supervised_shift: supervised share 95.2% against 33.3%"),
+        ({"vocabulary_overlap": 0.5}, "limits.vocabulary_overlap: overlap of supervised ids 0.000"),
+        ({"memory_gib": 0.01}, "limits.memory_gib: the largest micro batch needs 0.1 GiB (84 tokens), the limit is 0.01"),
+    ],
+)
+def test_drift_over_a_limit_stops_the_merge_and_names_the_longest_rows(tmp_path: Path, limits: dict[str, float], message: str) -> None:
+    write_existing(tmp_path / "old.parquet", [old_row(f"o{n}", [1, 3 + n, 2, 1], [30, 2]) for n in range(20)])
+    events = [Event(f"p{n}", prompt_ids=(1, 100 + n), output_ids=(50,) * 40) for n in range(20)]
+    trainer = {"micro_batch": 2, "hidden_size": 100_000}
+    with pytest.raises(TrainingSetError) as caught:
+        build(tmp_path, [events], existing="old.parquet", limits=limits, trainer=trainer)
+    assert message in str(caught.value)
+    assert "42 tokens  generated  s  p" in str(caught.value)
+    assert not list(tmp_path.glob("out*"))
+    roomy = dict.fromkeys(limits, 0.0 if "overlap" in next(iter(limits)) else 100.0 if "ratio" in next(iter(limits)) else 1.0)
+    result = build(tmp_path, [events], existing="old.parquet", limits=roomy, trainer=trainer)
+    assert result.drift["longest_rows"][0]["tokens"] == 42
+
+
+def test_the_forecast_counts_padding_packs_and_memory(tmp_path: Path) -> None:
+    write_existing(tmp_path / "old.parquet", [old_row(f"o{n}", [1, 3 + n, 2, 1], [30, 2]) for n in range(8)])
+    trainer = {"micro_batch": 4, "packing": True, "max_length": 12, "hidden_size": 8, "captured_layers": 2, "logits_copies": 2}
+    found = build(tmp_path, [[]], existing="old.parquet", trainer=trainer).drift["forecast"]
+    assert found["packed"]["sequences"] == 4
+    assert found["padded"]["token_slots"] == 48
+    assert found["largest_batch_tokens"] == 48
+    assert found["memory_gib"] == round((2 * 48 * 1000 * 2 + 48 * 8 * 2 * 2) / 2**30, 3)

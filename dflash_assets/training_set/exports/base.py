@@ -77,6 +77,8 @@ class ExportContext:
     model_revision: str | None = None
     licences: Mapping[str, str] = field(default_factory=dict)
     """Source -> licence."""
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    """Source -> repository and commit, or path, it was read from."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dflash_assets.tables import canonical_json
+from dflash_assets.training_set.certificate import sentence
 from dflash_assets.training_set.contracts import SPLITS
 from dflash_assets.training_set.exports.base import ExportContext, Written
 
@@ -37,7 +38,10 @@ def dataset_card(kind: str, manifest: dict[str, Any], written: Written, context:
         ]
         parts.append(_table((title, "Rows", "Share", "Tokens", "Supervised tokens"), rows))
     sources = manifest["mix"].get("source", {})
-    parts += ["## Licences\n", _table(("Source", "Licence"), [(source, context.licences.get(source, "not stated")) for source in sources])]
+    rows = [(source, context.licences.get(source, "not stated"), context.revisions.get(source, "not stated")) for source in sources]
+    parts += ["## Sources and licences\n", _table(("Source", "Licence", "From"), rows)]
+    if manifest.get("certificate"):
+        parts += ["## Certificate\n", f"Checked on every answer: {sentence(manifest['certificate'])}.\n"]
     parts += [
         "## How it was made\n",
         _table(("Fingerprint", "Value"), [(name, f"`{value}`") for name, value in sorted(manifest["fingerprints"].items())]),
@@ -50,7 +54,7 @@ def dataset_card(kind: str, manifest: dict[str, Any], written: Written, context:
 
 
 def _front_matter(written: Written, context: ExportContext) -> str:
-    licences = set(context.licences.values())
+    licences = {licence.lower() for licence in context.licences.values()}  # the hub's identifiers are in lower case
     lines = ["---", f"license: {licences.pop() if len(licences) == 1 else 'other'}", "tags:", "- speculative-decoding"]
     if written.data_files:
         lines += ["configs:", "- config_name: default", "  data_files:"]
