@@ -16,6 +16,15 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def fsync_file(path: Path) -> None:
+    """Make a file's content durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
@@ -27,8 +36,7 @@ def fsync_folder(folder: Path) -> None:
 
 def publish(temporary: Path, final: Path) -> None:
     """fsync a finished temporary file, rename it to its name, fsync the folder: after this it survives a crash."""
-    with temporary.open("rb") as handle:
-        os.fsync(handle.fileno())
+    fsync_file(temporary)
     temporary.replace(final)
     fsync_folder(final.parent)
 

@@ -1,7 +1,8 @@
 """The store of one recipe: where its files are, and the manifest that says which of them are current.
 
-Here: the Store protocol, its manifest entries, and the directory store. Not here: what the files hold (the stages)
-and the run's journal, which is always local (`dflash_assets.generation.journal`).
+Here: the Store protocol and the directory store. Not here: the manifest's form (`manifest.py`), the bucket
+(`s3_store.py`), what the files hold (the stages) and the run's journal, which is always local
+(`dflash_assets.generation.journal`).
 
 Rules: data files are immutable and named by content, so a new version never collides with an old one. A file exists
 for a reader when the manifest names it, never because a listing shows it. The manifest is replaced whole, under the
@@ -10,53 +11,64 @@ store's lock, by compare-and-swap on its own content.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import orjson
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from dflash_assets.resources.durable import file_sha256, fsync_folder, publish, write_text
+from dflash_assets.resources.durable import file_sha256, fsync_file, fsync_folder, publish, write_text
+from dflash_assets.resources.manifest import (
+    MANIFEST,
+    Entry,
+    Manifest,
+    Owner,
+    StoredFile,
+    StoreFault,
+    changed,
+    dump_manifest,
+    folder_of,
+    parse_manifest,
+    plain_path,
+)
+from dflash_assets.resources.store_lock import held_by, is_locked, run_lock
 
-MANIFEST = "manifest.json"
-FORMAT = 1
-
-
-class StoreFault(Exception):
-    """The store can't do what was asked; the text says what and, where known, what to do."""
+__all__ = ["DirectoryStore", "Entry", "Owner", "Store", "StoreFault", "StoreOptions", "StoreState", "StoredFile", "open_store"]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
-    """One immutable file: `path` relative to the store's root, its size and sha256."""
+class StoreState:
+    """What a store holds and what is still on its way, from records on this machine."""
 
-    path: str
+    files: int
+    """Files the manifest names."""
     bytes: int
-    sha256: str
+    pending_files: int = 0
+    """Of these, not yet in the bucket."""
+    pending_bytes: int = 0
+    problem: str | None = None
+    """Why nothing gets up at the moment."""
+    holder: str | None = None
+    """Who writes, if somebody does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the manifest says about one logical thing, e.g. `completions/shard-00003`.
+class StoreOptions:
+    """How a bucket's working copy behaves on this machine; a folder needs none of it."""
 
-    `key` is the cache key it was made under: same key, nothing to do. `version` is the digest of its content, its
-    Dagster data version. `facts` are small numbers and names for people and later stages.
-    """
-
-    key: str
-    version: str
-    files: tuple[StoredFile, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def of(data: Mapping[str, Any]) -> Entry:
-        """Entry from its JSON form."""
-        return Entry(data["key"], data["version"], tuple(StoredFile(**file) for file in data["files"]), dict(data["facts"]))
+    work: str | None = None
+    """Folder of the working copy, None for `data/<recipe>.working`."""
+    disk_bytes: int = 50 << 30
+    """The working copy at most: files waiting for upload and fetched ones together."""
+    mirror_journal: bool = True
+    """Copy the journal's segments to the bucket too."""
 
 
 class Store(Protocol):
@@ -73,11 +85,14 @@ class Store(Protocol):
         ...
 
     def put(self, local: Path, path: str) -> StoredFile:
-        """Move a finished local file into the store under `path`, verified. An equal file already there is fine, another one is a StoreFault."""
+        """Move a finished local file into the store under `path`, verified.
+
+        An equal file already there is fine; another one that the manifest names is a StoreFault.
+        """
         ...
 
     def put_folder(self, local: Path, path: str) -> tuple[StoredFile, ...]:
-        """Replace the folder `path` by a finished local one, all or nothing as far as readers of the manifest can tell."""
+        """Move a finished local folder into the store as `<path>.<digest of its files>`; what was there before stays."""
         ...
 
     def put_text(self, path: str, text: str) -> None:
@@ -97,19 +112,35 @@ class Store(Protocol):
         ...
 
     def commit(self, changes: Mapping[str, Entry | None]) -> None:
-        """Replace (or with None remove) entries, all at once."""
+        """Replace (or with None remove) entries, all at once. Returns when they survive a crash of this machine."""
         ...
 
-    def lock(self) -> Any:
-        """Context manager: this process is the only writer, or a StoreFault that names who is."""
+    def lock(self) -> AbstractContextManager[None]:
+        """This process is the only run, or a StoreFault that names who is. May be taken again within the process.
+
+        Whoever takes it first looks whether the named files are there, and lets go of entries whose files aren't.
+        """
+        ...
+
+    def room(self) -> str | None:
+        """Why no more work may be taken on at the moment, None when it may. Raises StoreFault when it never may again."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until everything committed is at the store's address. Raises StoreFault when that can't be."""
+        ...
+
+    def state(self) -> StoreState:
+        """What is there, what is on its way, who writes."""
         ...
 
 
 class DirectoryStore:
     """A store in a local folder."""
 
-    def __init__(self, root: Path, recipe: str) -> None:
-        self._root, self._recipe = root.absolute(), recipe
+    def __init__(self, root: Path, recipe: str | Owner) -> None:
+        self._root = root.absolute()
+        self._owner = Owner(recipe) if isinstance(recipe, str) else recipe
         self._cache: tuple[tuple[int, int, int], dict[str, Entry]] | None = None
         try:
             self.work.mkdir(parents=True, exist_ok=True)
@@ -131,7 +162,8 @@ class DirectoryStore:
             if target.stat().st_size == size and file_sha256(target) == sha:
                 local.unlink()
                 return StoredFile(path, size, sha)
-            raise StoreFault(f"{target} holds other content than the file that belongs there; move it away and run again")
+            if any(file.path == path for entry in self.entries().values() for file in entry.files):
+                raise StoreFault(f"{target} holds other content than the file that belongs there; move it away and run again")
         target.parent.mkdir(parents=True, exist_ok=True)
         if os.stat(local).st_dev != os.stat(target.parent).st_dev:
             near = target.with_name(target.name + ".tmp")
@@ -142,16 +174,23 @@ class DirectoryStore:
         return StoredFile(path, size, sha)
 
     def put_folder(self, local: Path, path: str) -> tuple[StoredFile, ...]:
-        target, old = self._root / path, self._root / ".work" / ("old-" + path.replace("/", "-"))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(old, ignore_errors=True)
+        inside = sorted(file for file in local.rglob("*") if file.is_file())
+        found = [(file.relative_to(local).as_posix(), file.stat().st_size, file_sha256(file)) for file in inside]
+        name = f"{path}.{hashlib.sha256(repr(found).encode()).hexdigest()[:12]}"
+        target, stored = self._root / name, tuple(StoredFile(f"{name}/{file}", size, sha) for file, size, sha in found)
         if target.exists():
-            target.rename(old)
+            if all(self._is_whole(file) for file in stored):
+                shutil.rmtree(local)
+                return stored
+            shutil.rmtree(target)
+        for file in inside:
+            fsync_file(file)
+        for folder in [local, *(file for file in local.rglob("*") if file.is_dir())]:
+            fsync_folder(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
         local.rename(target)
         fsync_folder(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
-        files = sorted(file for file in target.rglob("*") if file.is_file())
-        return tuple(StoredFile(file.relative_to(self._root).as_posix(), file.stat().st_size, file_sha256(file)) for file in files)
+        return stored
 
     def put_text(self, path: str, text: str) -> None:
         write_text(self._root / path, text)
@@ -160,72 +199,114 @@ class DirectoryStore:
         return self._root / path
 
     def url(self, path: str) -> str:
+        folder = folder_of(f"{path}/")
+        if folder is not None and (link := self._root / plain_path(folder)).is_symlink() and link.readlink().name == Path(folder).name:
+            return str(link) + path.removeprefix(folder)
         return str(self._root / path)
 
     def entries(self) -> dict[str, Entry]:
-        path = self._root / MANIFEST
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
+        stamp, path = self.stamp(), self._root / MANIFEST
+        if stamp is None:
             return {}
-        # A commit replaces the file, so a new inode or time means new content; thousands of reads a run cost nothing.
-        stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        # Thousands of reads a run cost nothing.
         if self._cache is None or self._cache[0] != stamp:
-            self._cache = (stamp, self._parse(path.read_bytes()))
+            self._cache = (stamp, parse_manifest(path.read_bytes(), str(path), self._owner).entries)
         return dict(self._cache[1])
 
-    def _parse(self, data: bytes) -> dict[str, Entry]:
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Changes whenever the manifest does: a commit replaces the file, so it has another inode or time. None: no manifest."""
         try:
-            manifest = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise StoreFault(
-                f"{self._root / MANIFEST}: not JSON ({error}); restore it from a copy or start with another `store:`"
-            ) from error
-        if manifest.get("format") != FORMAT:
-            raise StoreFault(f"{self._root / MANIFEST}: format {manifest.get('format')!r}, this version reads {FORMAT}")
-        if manifest.get("recipe") != self._recipe:
-            raise StoreFault(
-                f"{self._root} belongs to recipe {manifest.get('recipe')!r}, not {self._recipe!r}; give this recipe a `store:` of its own"
-            )
-        return {name: Entry.of(entry) for name, entry in manifest["entries"].items()}
+            stat = (self._root / MANIFEST).stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def commit(self, changes: Mapping[str, Entry | None]) -> None:
-        with FileLock(self.work / "manifest.lock"):
-            entries = self.entries()
-            for name, entry in changes.items():
-                if entry is None:
-                    entries.pop(name, None)
-                else:
-                    entries[name] = entry
-            manifest = {
-                "format": FORMAT,
-                "recipe": self._recipe,
-                "entries": {name: asdict(entry) for name, entry in sorted(entries.items())},
-            }
-            write_text(self._root / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2).decode())
+        with self.manifest_lock():
+            self.replace(changed(self.entries(), changes))
+            self._link(entry for entry in changes.values() if entry is not None)
+
+    def manifest_lock(self) -> FileLock:
+        """Held around reading and replacing the manifest; may be taken again within the thread."""
+        return FileLock(self.work / "manifest.lock", is_singleton=True)
+
+    def replace(self, entries: Mapping[str, Entry]) -> None:
+        """Write the manifest. The caller holds `manifest_lock`."""
+        write_text(self._root / MANIFEST, dump_manifest(Manifest(dict(entries)), self._owner).decode())
+
+    def _link(self, entries: Iterable[Entry]) -> None:
+        """`training_set` shows the current `training_set.<digest>`: for people, nothing in the product goes through it."""
+        for folder in {folder_of(file.path) for entry in entries for file in entry.files} - {None}:
+            assert folder is not None
+            link, fresh = self._root / plain_path(folder), self.work / "link"
+            if link.exists() and not link.is_symlink():
+                continue  # a person's own folder
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(Path(folder).name)
+            fresh.replace(link)
 
     @contextmanager
     def lock(self) -> Generator[None]:
-        holder = self.work / "holder"
-        lock = FileLock(self.work / "run.lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            who = holder.read_text() if holder.exists() else "another process"
-            raise StoreFault(f"{self._root} is being written by {who}; wait for it, or stop it, and run again") from None
-        try:
-            # The kernel drops the lock with its process, so a file left by a dead one says nothing by itself.
-            holder.write_text(f"process {os.getpid()}")
+        with run_lock(self.work, self.root, self._entered):
             yield
-        finally:
-            holder.unlink(missing_ok=True)
-            lock.release()
+
+    def _entered(self) -> None:
+        damaged = [file for entry in self.entries().values() for file in entry.files if not self._has_size(file)]
+        if damaged:
+            self.drop(damaged)
+
+    def drop(self, damaged: Iterable[StoredFile]) -> None:
+        """Let go of entries with these files, so that they are made again; the files go to `.work/quarantine`.
+
+        Entries with one key were made together (a blend and its shards), so they go together.
+        """
+        paths = {file.path for file in damaged}
+        entries = self.entries()
+        keys = {entry.key for entry in entries.values() if any(file.path in paths for file in entry.files)}
+        gone = sorted(name for name, entry in entries.items() if entry.key in keys)
+        for path in sorted(paths):
+            there, fate = self._root / path, "is missing"
+            if there.exists():
+                kept = self.work / "quarantine" / path
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                there.replace(kept)
+                fate = f"has changed and was moved to {kept}"
+            log.warning("%s %s; made again: %s", there, fate, ", ".join(gone))
+        self.commit(dict.fromkeys(gone))
+
+    def _has_size(self, file: StoredFile) -> bool:
+        try:
+            return (self._root / file.path).stat().st_size == file.bytes
+        except OSError:
+            return False
+
+    def _is_whole(self, file: StoredFile) -> bool:
+        return self._has_size(file) and file_sha256(self._root / file.path) == file.sha256
+
+    def room(self) -> str | None:
+        return None
+
+    def settle(self) -> None:
+        return None
+
+    def state(self) -> StoreState:
+        files = {file.path: file.bytes for entry in self.entries().values() for file in entry.files}
+        return StoreState(len(files), sum(files.values()), holder=held_by(self.work) if is_locked(self.work) else None)
 
 
-def open_store(root: str, recipe: str, *, base_dir: Path | None = None, opener: Callable[[str, str], Store] | None = None) -> Store:
-    """The store at `root`: a folder, relative to `base_dir` (default: the working directory)."""
+def open_store(root: str, recipe: str | Owner, *, base_dir: Path | None = None, options: StoreOptions | None = None) -> Store:
+    """The store at `root`: a folder, relative to `base_dir` (default: the working directory), or `s3://bucket/prefix/`.
+
+    A bucket's store is one object a process, because it owns the thread that uploads. Nothing is asked of the bucket here.
+    """
+    base = (base_dir or Path.cwd()).absolute()
+    if root.startswith("s3://"):
+        from dflash_assets.resources.s3_store import shared_store
+
+        owner = Owner(recipe) if isinstance(recipe, str) else recipe
+        options = options or StoreOptions()
+        work = base / (options.work or f"data/{owner.recipe}.working")
+        return shared_store(root, owner, replace(options, work=str(work)))
     if "://" in root:
-        if opener is None:
-            raise StoreFault(f"{root}: no store for this kind of address is installed")
-        return opener(root, recipe)
-    return DirectoryStore((base_dir or Path.cwd()) / root, recipe)
+        raise StoreFault(f"{root}: no store for this kind of address; give a folder or s3://bucket/prefix/")
+    return DirectoryStore(base / root, recipe)

@@ -1,0 +1,142 @@
+"""What a store's manifest is: entries by name, the files each of them has, its JSON form, and how two copies are joined.
+
+Here: the records, parsing and writing, the names of content-named files. Not here: where a manifest lies and who may
+replace it (`store.py` for a folder, `s3_store.py` for a bucket).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_CONTENT = re.compile(r"\.[0-9a-f]{12,64}(?=[./]|$)")
+_CONTENT_FOLDER = re.compile(r"^(.*?)(\.[0-9a-f]{12,64})/")
+
+
+class StoreFault(Exception):
+    """The store can't do what was asked; the text says what and, where known, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One immutable file: `path` relative to the store's root, its size and sha256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the manifest says about one logical thing, e.g. `completions/shard-00003`.
+
+    `key` is the cache key it was made under: same key, nothing to do. `version` is the digest of its content, its
+    Dagster data version. `facts` are small numbers and names for people and later stages.
+    """
+
+    key: str
+    version: str
+    files: tuple[StoredFile, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Entry:
+        """Entry from its JSON form."""
+        return Entry(data["key"], data["version"], tuple(StoredFile(**file) for file in data["files"]), dict(data["facts"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose store it is. `made_for` holds what must not change over a store's life, by the name a person knows it by."""
+
+    recipe: str
+    made_for: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest as read. `epoch` and `etags` (path to ETag as verified after upload) are used in a bucket only."""
+
+    entries: dict[str, Entry]
+    epoch: int = 0
+    etags: dict[str, str] = field(default_factory=dict)
+
+
+def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
+    """Read a manifest. Raises StoreFault for what is no manifest, another format, or another recipe's."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise StoreFault(f"{where}: not JSON ({error}); restore it from a copy or start with another `store:`") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        version = found.get("format") if isinstance(found, dict) else None
+        raise StoreFault(f"{where}: format {version!r}, this version reads {FORMAT}")
+    place = where.removesuffix(MANIFEST).rstrip("/")
+    if found.get("recipe") != owner.recipe:
+        raise StoreFault(f"{place} belongs to recipe {found.get('recipe')!r}, not {owner.recipe!r}; give this recipe a `store:` of its own")
+    for name, value in found.get("made_for", {}).items():
+        now = owner.made_for.get(name, value)
+        if now != value:
+            raise StoreFault(
+                f"{place} was made for {name} {value!r}, the recipe now says {now!r}; two runs in one store would throw away each "
+                "other's answers. Give the changed recipe a `store:` of its own, or change it back"
+            )
+    entries = {name: Entry.of(entry) for name, entry in found["entries"].items()}
+    return Manifest(entries, int(found.get("epoch", 0)), dict(found.get("etags", {})))
+
+
+def dump_manifest(manifest: Manifest, owner: Owner) -> bytes:
+    """JSON text of a manifest; equal manifests give equal bytes."""
+    value: dict[str, Any] = {"format": FORMAT, "recipe": owner.recipe}
+    if owner.made_for:
+        value["made_for"] = dict(sorted(owner.made_for.items()))
+    if manifest.epoch:
+        value["epoch"] = manifest.epoch
+    value["entries"] = {name: asdict(entry) for name, entry in sorted(manifest.entries.items())}
+    if manifest.etags:
+        value["etags"] = dict(sorted(manifest.etags.items()))
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2)
+
+
+def changed(entries: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> dict[str, Entry]:
+    """Entries with changes applied; None removes."""
+    merged = dict(entries)
+    for name, entry in changes.items():
+        if entry is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = entry
+    return merged
+
+
+def joined(base: Mapping[str, Entry], ours: Mapping[str, Entry], theirs: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Two manifests that grew out of `base`. Where both changed an entry, theirs stands, unless it only took it away."""
+    merged: dict[str, Entry] = {}
+    for name in {**ours, **theirs}:
+        was, our, their = base.get(name), ours.get(name), theirs.get(name)
+        chosen = their if our == was else our if their in (was, None) else their
+        if chosen is not None:
+            merged[name] = chosen
+    return merged
+
+
+def plain_path(path: str) -> str:
+    """A path without its content names: `training_set.0a1b2c3d4e5f/train/a.parquet` -> `training_set/train/a.parquet`."""
+    return _CONTENT.sub("", path)
+
+
+def folder_of(path: str) -> str | None:
+    """Content-named folder a file lies in (`exports/jsonl.0a1b2c3d4e5f`), None for a single file."""
+    found = _CONTENT_FOLDER.match(path)
+    return found.group(1) + found.group(2) if found else None
+
+
+def is_content_named(path: str) -> bool:
+    """Whether the store itself gave a file this name."""
+    return _CONTENT.search(path) is not None

@@ -1,0 +1,408 @@
+"""A store in a bucket: committed to a local working copy first, uploaded behind, fetched when something isn't here.
+
+Here: the S3Store and its working copy. Not here: requests (`s3_bucket.py`), uploading (`s3_upload.py`), who may write
+(`s3_lease.py`), the journal's copies (`s3_journal.py`). docs/storage.md tells the whole.
+
+The working copy is a DirectoryStore of which any file that is in the bucket may be missing: it's fetched, checked
+against the manifest and kept until the disk is wanted for something else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import logging
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+from dflash_assets.resources.durable import file_sha256, publish, write_text
+from dflash_assets.resources.manifest import MANIFEST, Entry, Owner, StoredFile, StoreFault, changed
+from dflash_assets.resources.s3_bucket import Bucket
+from dflash_assets.resources.s3_client import S3Fault, make_client
+from dflash_assets.resources.s3_journal import JournalMirror
+from dflash_assets.resources.s3_lease import Lease
+from dflash_assets.resources.s3_upload import Remote, Uploader, add_tie
+from dflash_assets.resources.store import DirectoryStore, StoreOptions, StoreState
+from dflash_assets.resources.store_lock import describe_me, held_by, is_locked, run_lock
+
+log = logging.getLogger(__name__)
+RESERVE_BYTES = 1 << 30
+"""Free space that is left on the disk of the working copy: the journal must always be able to write."""
+IN_USE_SECONDS = 600.0
+"""A file asked for within this time may be open: it isn't removed to make room."""
+TOUCH_SECONDS = 60.0
+TEXT_SECONDS = 5.0
+_shared: dict[tuple[str, str], S3Store] = {}
+_sharing = threading.Lock()
+
+
+def shared_store(root: str, owner: Owner, options: StoreOptions) -> S3Store:
+    """The process's store for this address and working copy."""
+    with _sharing:
+        key = (root, str(options.work))
+        if key not in _shared:
+            _shared[key] = S3Store(root, owner, options)
+            atexit.register(_shared[key].close)
+        elif _shared[key].owner != owner:
+            _shared[key].close()
+            _shared[key] = S3Store(root, owner, options)
+            atexit.register(_shared[key].close)
+        return _shared[key]
+
+
+class S3Store:
+    """A store under `s3://bucket/prefix/`, with a working copy on this machine."""
+
+    def __init__(self, root: str, owner: Owner, options: StoreOptions, *, bucket: Bucket | None = None, lease: Lease | None = None) -> None:
+        """Nothing is asked of the bucket yet. Raises StoreFault for an impossible address or working copy."""
+        assert options.work is not None
+        self.owner, self._options = owner, options
+        self._bucket = bucket or Bucket(root)
+        self._folder = Path(options.work)
+        self._local = DirectoryStore(self._folder, owner)
+        self._copy = self._claim()
+        # Small requests decide about the lock: they must fail well before the lease runs out.
+        control = bucket or Bucket(root, lambda: make_client(attempts=2, read_seconds=8))
+        self._lease = lease or Lease(control, f"{self._copy}@{describe_me()['host']}")
+        self._remote = Remote(control, self._local, owner)
+        self._uploader = Uploader(self._bucket, self._local, self._remote, self._lease)
+        self._mirror = JournalMirror(self._bucket, self.work / "journal", self._copy)
+        if options.mirror_journal:
+            self._uploader.on_pass.append(lambda: self._mirror.look(all_up=not self._uploader.pending().groups))
+        self._uploader.on_up = self._trim
+        self._guard = threading.RLock()
+        self._pulled = False
+        self._texts: dict[str, float] = {}
+        self._used: dict[str, float] = {}
+        self._index: tuple[object, dict[str, StoredFile]] = (None, {})
+
+    def _claim(self) -> str:
+        """Id of the working copy. Raises StoreFault when the folder is another store's."""
+        marker, address = self.work / "store.json", self._bucket.url()
+        if marker.exists():
+            found = orjson.loads(marker.read_bytes())
+            if found["root"] != address:
+                raise StoreFault(
+                    f"{self._folder} is the working copy of {found['root']}, not of {address}; give `storage.work` another folder"
+                )
+            return str(found["id"])
+        if (self._folder / MANIFEST).exists():
+            raise StoreFault(f"{self._folder} is a store of its own, not a working copy; give `storage.work` another folder")
+        copy = uuid.uuid4().hex[:12]
+        write_text(marker, orjson.dumps({"root": address, "id": copy}).decode())
+        return copy
+
+    # -- the Store protocol --------------------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        return self._bucket.url()
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket, for `gc`, `doctor` and `sql`."""
+        return self._bucket
+
+    @property
+    def working_copy(self) -> DirectoryStore:
+        """The local side, for `gc`."""
+        return self._local
+
+    @property
+    def remote(self) -> Remote:
+        """The bucket's manifest."""
+        return self._remote
+
+    @property
+    def lease(self) -> Lease:
+        """The right to write."""
+        return self._lease
+
+    @property
+    def work(self) -> Path:
+        return self._local.work
+
+    def url(self, path: str) -> str:
+        return self._bucket.url(path)
+
+    def put(self, local: Path, path: str) -> StoredFile:
+        return self._local.put(local, path)
+
+    def put_folder(self, local: Path, path: str) -> tuple[StoredFile, ...]:
+        return self._local.put_folder(local, path)
+
+    def put_text(self, path: str, text: str) -> None:
+        self._local.put_text(path, text)
+        if self._uploader.running:
+            self._uploader.text(path)
+            return
+        try:
+            self._bucket.put_bytes(path, text.encode())
+        except StoreFault as fault:
+            log.warning("%s is only in the working copy: %s", path, fault)
+
+    def entries(self) -> dict[str, Entry]:
+        self._look()
+        return self._local.entries()
+
+    def commit(self, changes: Mapping[str, Entry | None]) -> None:
+        with self._local.manifest_lock():
+            # Before the manifest: a crash between the two leaves a tie that ties nothing.
+            still = self._uploader.pending().names
+            add_tie(self.work, list(changes), still)
+            self._local.replace(changed(self._local.entries(), changes))
+        self._uploader.start()
+        self._uploader.wake()
+
+    @contextmanager
+    def lock(self) -> Generator[None]:
+        with run_lock(self.work, self.root, self._entered):
+            yield
+
+    def room(self) -> str | None:
+        if self._lease.lost is not None:
+            raise StoreFault(self._lease.lost)
+        waiting = sum(file.bytes for file in self._uploader.pending().files(self._remote.manifest))
+        free = shutil.disk_usage(self._folder).free
+        if free < RESERVE_BYTES:
+            self._trim(wanted=RESERVE_BYTES - free)
+            free = shutil.disk_usage(self._folder).free
+        if waiting < self._options.disk_bytes and free >= RESERVE_BYTES:
+            return None
+        why = self._uploader.problem or "the upload is slower than the answers"
+        return (
+            f"no more work is taken on until the bucket has caught up: {waiting / 1e9:.2f} GB wait for upload to {self.root} "
+            f"(limit {self._options.disk_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB free at {self._folder}); {why}"
+        )
+
+    def settle(self) -> None:
+        self._uploader.settle()
+
+    def state(self) -> StoreState:
+        files = {file.path: file.bytes for entry in self.entries().values() for file in entry.files}
+        left = self._uploader.pending().files(self._remote.manifest)
+        return StoreState(
+            len(files),
+            sum(files.values()),
+            len(left),
+            sum(file.bytes for file in left),
+            self._uploader.problem if left else None,
+            held_by(self.work) if is_locked(self.work) else self._elsewhere(),
+        )
+
+    def close(self) -> None:
+        """Stop uploading and give the lease back; what is pending goes up next time."""
+        self._uploader.stop()
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Join the bucket's manifest once a process. A bucket out of reach stops only who has never seen it."""
+        with self._guard:
+            if self._pulled:
+                return
+            try:
+                self._remote.pull()
+            except S3Fault:
+                if not self._remote.known:
+                    raise
+            self._pulled = True
+
+    def _entered(self) -> None:
+        """The run begins: nobody else may write, the bucket's state is this machine's, damage is found before it costs."""
+        self._lease.lost = None
+        if self._uploader.begin():
+            self._remote.pull()
+            self._pulled = True
+            self.verify()
+            if self._options.mirror_journal and (found := self._mirror.restore()):
+                log.warning("brought %d journal segment(s) of another machine from %s", found, self.root)
+        self._uploader.start()
+
+    def verify(self) -> list[str]:
+        """Compare every named file with the bucket's listing and the working copy; mend what can be mended.
+
+        A damaged object is moved to quarantine in the bucket. With a good local copy it is uploaded again; without one its
+        entries are let go of, so that they are made again. Returns what was found, a line each.
+        """
+        manifest, said = self._remote.manifest, list[str]()
+        listed = {found.path: found for found in self._bucket.list()} if manifest.entries else {}
+        damaged: list[StoredFile] = []
+        mended: dict[str, str] = {}
+        for file in _files(manifest.entries):
+            there = listed.get(file.path)
+            etag = manifest.etags.get(file.path)
+            if there is not None and there.bytes == file.bytes and etag in (None, there.etag):
+                continue
+            what = "is missing" if there is None else "has changed behind our back"
+            if there is not None:
+                what += f" and was moved to {self._bucket.url(self._bucket.quarantine(file.path))}"
+            local = self._local.local(file.path)
+            if local.exists() and file_sha256(local) == file.sha256:
+                mended[file.path] = self._bucket.put_file(local, file)
+                said.append(f"{self.url(file.path)} {what}; uploaded again from the working copy")
+            else:
+                damaged.append(file)
+                said.append(f"{self.url(file.path)} {what}; no copy here, it is made again")
+        for line in said:
+            log.warning("%s", line)
+        pending = {file.path for file in self._uploader.pending().files(manifest)}
+        damaged += [file for file in _files(self._local.entries()) if file.path in pending and not self._is_here(file)]
+        if mended:
+            self._remote.publish({}, mended, self._lease)
+        if damaged:
+            self._let_go(damaged)
+        return said
+
+    def _let_go(self, damaged: Iterable[StoredFile]) -> None:
+        paths = {file.path for file in damaged}
+        entries = self._local.entries()
+        keys = {entry.key for entry in entries.values() if any(file.path in paths for file in entry.files)}
+        gone = [name for name, entry in entries.items() if entry.key in keys]
+        log.warning("made again: %s", ", ".join(sorted(gone)))
+        # The bucket first: an equal file made anew must look pending, and the manifest must not name what isn't there.
+        self._remote.publish(dict.fromkeys(gone), {}, self._lease)
+        for path in paths:
+            self._local.local(path).unlink(missing_ok=True)
+        self.commit(dict.fromkeys(gone))
+
+    def _is_here(self, file: StoredFile) -> bool:
+        try:
+            return self._local.local(file.path).stat().st_size == file.bytes
+        except OSError:
+            return False
+
+    def _elsewhere(self) -> str | None:
+        try:
+            holder = self._lease.holder()
+        except StoreFault:
+            return None
+        return None if holder is None or (holder.owner or "").startswith(f"{self._copy}@") else holder.said
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def local(self, path: str) -> Path:
+        """A local file with this content, fetched if need be.
+
+        Raises StoreFault when the bucket doesn't hold it, or holds something else; then its entries are let go of.
+        """
+        here = self._local.local(path)
+        file = self._named(path)
+        if file is None:
+            self._fetch_text(path, here)
+            return here
+        with self._guard:
+            if self._is_here(file):
+                self._touch(here)
+            else:
+                self._fetch(file, here)
+        return here
+
+    def _named(self, path: str) -> StoredFile | None:
+        """What the manifest says about a path."""
+        self._look()
+        stamp = self._local.stamp()
+        if self._index[0] != stamp or stamp is None:
+            self._index = (stamp, {file.path: file for file in _files(self._local.entries())})
+        return self._index[1].get(path)
+
+    def is_local(self, path: str) -> bool:
+        """Whether reading it needs no request."""
+        return self._local.local(path).exists()
+
+    def _fetch(self, file: StoredFile, here: Path) -> None:
+        temporary = self.work / "tmp" / f"fetch-{uuid.uuid4().hex}"
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        self._make_room(file.bytes)
+        try:
+            try:
+                size, sha = self._bucket.get_file(file.path, temporary)
+            except S3Fault as fault:
+                if fault.kind != "missing":
+                    raise
+                size, sha = -1, ""
+            if (size, sha) != (file.bytes, file.sha256):
+                self._refuse(file, size)
+            here.parent.mkdir(parents=True, exist_ok=True)
+            publish(temporary, here)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFault(
+                    f"no room to fetch {self.url(file.path)} ({file.bytes / 1e6:.1f} MB) at {self._folder}: free space"
+                ) from error
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._trim()
+
+    def _refuse(self, file: StoredFile, size: int) -> None:
+        if not self._lease.epoch:
+            state = "is gone" if size < 0 else "isn't what the manifest says"
+            raise StoreFault(f"{self.url(file.path)} {state}; the next `dflash-assets run` finds it and makes it again")
+        what = "is gone from the bucket"
+        if size >= 0:
+            what = f"has changed behind our back; it was moved to {self._bucket.url(self._bucket.quarantine(file.path))}"
+        self._let_go([file])
+        raise StoreFault(
+            f"{self.url(file.path)} {what}. Run again: it is made again, from answers that are still there where there are any"
+        )
+
+    def _fetch_text(self, path: str, here: Path) -> None:
+        """Texts change, so they are looked at anew now and then; not while this machine writes them itself."""
+        if self._uploader.running or time.monotonic() - self._texts.get(path, -TEXT_SECONDS) < TEXT_SECONDS or is_locked(self.work):
+            return
+        self._texts[path] = time.monotonic()
+        try:
+            found = self._bucket.get_bytes(path)
+        except StoreFault:
+            return
+        if found is not None:
+            here.parent.mkdir(parents=True, exist_ok=True)
+            write_text(here, found[0].decode("utf-8", "replace"))
+
+    # -- the disk ------------------------------------------------------------------------------------------------------
+
+    def _touch(self, here: Path) -> None:
+        """A file is wanted: its time says so to every process of this machine."""
+        now = time.monotonic()
+        if now - self._used.get(str(here), -TOUCH_SECONDS) >= TOUCH_SECONDS:
+            self._used[str(here)] = now
+            os.utime(here)
+
+    def _make_room(self, size: int) -> None:
+        free = shutil.disk_usage(self._folder).free
+        if free < RESERVE_BYTES + size:
+            self._trim(wanted=RESERVE_BYTES + size - free)
+
+    def _trim(self, wanted: int = 0) -> None:
+        """Remove files that are in the bucket, longest unused first: `wanted` bytes, and what is over the limit."""
+        up = self._remote.manifest
+        here: list[tuple[float, int, Path]] = []
+        total, now = 0, time.time()
+        for file in _files(self._local.entries()):
+            path = self._local.local(file.path)
+            try:
+                stat = path.stat()
+            except OSError:
+                continue
+            total += stat.st_size
+            if file.path in up.etags and now - stat.st_mtime >= IN_USE_SECONDS:
+                here.append((stat.st_mtime, stat.st_size, path))
+        excess = max(wanted, total - self._options.disk_bytes)
+        for _, size, path in sorted(here):
+            if excess <= 0:
+                return
+            path.unlink(missing_ok=True)
+            excess -= size
+
+
+def _files(entries: Mapping[str, Entry]) -> list[StoredFile]:
+    return list({file.path: file for entry in entries.values() for file in entry.files}.values())
