@@ -38,12 +38,13 @@ lint: $(VENV)/.dev
 
 ## make test-sglang   the engine contract on a real SGLang server on the CPU (installs it once into .venv-sglang, 3.5 GB)
 test-sglang: $(VENV)/.dev
-	PYTHON=$(PYTHON) bash tests/sglang/setup.sh
-	$(BIN)/python -m pytest tests/sglang -m sglang
+	PYTHON=$(BIN)/python sh tests/sglang/setup.sh
+	$(BIN)/python -m pytest -m sglang
 
-## make test-browser  the webserver in headless Chromium (needs chromium: apt-get install chromium)
+## make test-browser  the webserver in headless Chromium (installed by apt-get when it is missing and you are root)
 test-browser: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/browser -m browser
+	sh tests/browser/chromium.sh
+	$(BIN)/python -m pytest -m browser
 
 ## make bench         all benchmarks at reduced size; FULL=1 NAME=x: one at its stated size
 bench: $(VENV)/.dev
@@ -54,6 +55,7 @@ bench: $(VENV)/.dev
 schema: $(VENV)/.runtime
 	$(BIN)/python -m dflash_assets.recipe.schema > docs/recipe.schema.json
 	$(BIN)/python -m dflash_assets.cli.document > docs/cli.md
+	$(BIN)/python -m dflash_assets.validation.document > docs/rules.md
 
 clean:
 	rm -rf data .dagster $(VENV) dist build

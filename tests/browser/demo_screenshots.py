@@ -22,13 +22,19 @@ SETTLE_MS = 3000
 def take(server: Webserver, folder: Path) -> None:
     """graph.png, partitions.png and check.png, at sizes that stay readable in a README."""
     folder.mkdir(parents=True, exist_ok=True)
-    with page_of(server) as page:
-        _open(page, server, "/asset-groups~key%3A%22demo%2F*%22/", 1800, 820)
+    with page_of(server, scale=2) as page:
+        width, height = 1560, 850
+        _open(page, server, "/asset-groups~key%3A%22demo%2F*%22/", width, height)
         page.get_by_text("Hide navigation").click()
+        page.get_by_placeholder("Jump to").locator("xpath=following::button[1]").click()  # the list of groups, left of the graph
         page.keyboard.press("Alt+e")  # expands all groups
         page.wait_for_timeout(SETTLE_MS)
-        page.screenshot(path=folder / "graph.png")
-        _open(page, server, "/assets/demo/completions?view=partitions&partition=shard-00003", 1440, 720)
+        # Without the webserver's frame: its menu, its search line and the buttons for zooming.
+        page.screenshot(path=folder / "graph.png", clip={"x": 100, "y": 108, "width": width - 145, "height": height - 138})
+    with page_of(server) as page:
+        _open(page, server, "/assets/demo/completions?view=partitions&partition=shard-00003", 1440, 740)
+        page.get_by_text("Hide navigation").click()
+        page.wait_for_timeout(SETTLE_MS)
         page.screenshot(path=folder / "partitions.png")
         _open(page, server, "/assets/demo/report?view=checks&checkDetail=failures", 1440, 610)
         page.screenshot(path=folder / "check.png")

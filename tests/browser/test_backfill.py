@@ -1,4 +1,7 @@
-"""What a person does in the webserver: backfill all shards, see one red, try the failed one again, see it green."""
+"""What a person does in the webserver: backfill all shards, see one red, try it again in both ways there are, see it green.
+
+The two ways: the asset page's dialogue with `Failed`, and `Re-execute from failure` in the menu of the backfill's own page.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-REFUSED_ONCE = [{"status": 400, "json": {"error": {"message": "planted: the first request is refused"}}}]
+REFUSED = {"status": 400, "json": {"error": {"message": "planted: this request is refused"}}}
+# The first request of the backfill is refused, and so is the first one of the next launch.
+SCRIPT = [REFUSED, *[{"json_content": "It flows."}] * 47, REFUSED]
 SHARDS = [f"shard-{number:05d}" for number in range(6)]
 ASSET = ("small", "completions")
 
@@ -28,7 +33,7 @@ ASSET = ("small", "completions")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     folder = tmp_path_factory.mktemp("browser")
     script = folder / "script.json"
-    script.write_text(json.dumps(REFUSED_ONCE))
+    script.write_text(json.dumps(SCRIPT))
     with simulator("--mean-tokens", "20", "--script", str(script)) as url:
         project = make_project(folder / "project", recipe_data({"kind": "sglang", "servers": [{"url": url}]}))
         make_upstream(project)
@@ -45,6 +50,10 @@ def server(project: Project) -> Iterator[Webserver]:
 def page(server: Webserver) -> Iterator[Page]:
     with page_of(server) as found:
         yield found
+
+
+BACKFILLS = "query { partitionBackfillsOrError { ... on PartitionBackfills { results { id status numPartitions } } } }"
+RUNS = "query { runsOrError { ... on Runs { results { runId status } } } }"
 
 
 def open_shards(page: Page, server: Webserver) -> None:
@@ -83,6 +92,11 @@ def launch(page: Page, selection: str) -> str:
     return said
 
 
+def ended_runs(server: Webserver) -> list[str]:
+    """Runs that came to an end, good or bad."""
+    return [run["runId"] for run in server.ask(RUNS)["runsOrError"]["results"] if run["status"] in ("SUCCESS", "FAILURE", "CANCELED")]
+
+
 def test_before_anything_ran_all_shards_are_missing(page: Page, server: Webserver) -> None:
     open_shards(page, server)
     assert counts(page) == {"failed": 0, "materialized": 0, "materializing": 0, "missing": 6}
@@ -101,7 +115,9 @@ def test_a_backfill_of_all_shards_leaves_the_planted_one_red(page: Page, server:
     assert colours(page) == {shard: "red" if shard == failed else "green" for shard in SHARDS}
     page.get_by_text(failed).first.click()
     page.get_by_text(re.compile("failed, and did not materialize this asset")).wait_for()
-    screenshot(page, "one-red")
+    page.get_by_text("Hide navigation").click()
+    page.wait_for_timeout(500)  # it slides
+    screenshot(page, "failed-shard", height=480)
     assert project.progress()["requests_sent"] == 48
 
 
@@ -117,17 +133,38 @@ def test_the_check_says_which_shard_failed_and_why(page: Page, server: Webserver
     screenshot(page, "check-history")
     assert "Failed" in row.inner_text()
     row.get_by_role("button").last.click()
-    page.get_by_text("planted: the first request is refused").first.wait_for()
+    page.get_by_text("planted: this request is refused").first.wait_for()
 
 
-def test_the_failed_shard_again_turns_it_green_and_asks_for_nothing_else(page: Page, server: Webserver, project: Project) -> None:
+def test_the_asset_page_launches_the_failed_shard_alone(page: Page, server: Webserver, project: Project) -> None:
     open_shards(page, server)
+    [failed] = server.shards(*ASSET)["failed"]
+    runs = ended_runs(server)
     assert launch(page, "Failed") == "Launch 1 run"
-    server.wait_for("all six shards green", lambda: server.shards(*ASSET), lambda s: s["materialized"] == SHARDS and not s["failed"], 90)
+    server.wait_for("an end of the run", lambda: ended_runs(server), lambda found: len(found) == len(runs) + 1, 90)
+    # It was refused once more: still red, and nothing else was asked.
+    assert server.shards(*ASSET)["failed"] == [failed]
+    assert project.progress()["requests_sent"] == 1
+    assert project.progress()["cached"] == 7
+
+
+def test_re_execute_from_failure_on_the_backfills_page_turns_it_green(page: Page, server: Webserver, project: Project) -> None:
+    [backfill] = server.ask(BACKFILLS)["partitionBackfillsOrError"]["results"]
+    page.goto(f"{server.url}/runs/b/{backfill['id']}")
+    page.get_by_text("100% completed").wait_for()
+    page.locator("button").filter(has_not_text=re.compile(r"\S")).last.click()  # the menu's button has a picture and no name
+    entry = page.get_by_text("Re-execute from failure", exact=True)
+    entry.wait_for()
+    screenshot(page, "backfill-menu")
+    entry.click()
+    page.get_by_text(re.compile("^Created backfill")).wait_for()
+    server.wait_for("all six shards green", lambda: server.shards(*ASSET), lambda s: s["materialized"] == SHARDS and not s["failed"], 150)
     open_shards(page, server)
     screenshot(page, "all-green")
     assert counts(page) == {"failed": 0, "materialized": 6, "materializing": 0, "missing": 0}
     assert set(colours(page).values()) == {"green"}
+    again = next(found for found in server.ask(BACKFILLS)["partitionBackfillsOrError"]["results"] if found["id"] != backfill["id"])
+    assert again["numPartitions"] == 1, "the failed shard and no other"
     assert project.progress()["requests_sent"] == 1
     assert project.progress()["cached"] == 7
 

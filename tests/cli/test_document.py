@@ -27,7 +27,7 @@ def test_every_command_has_a_section_and_every_parameter_a_meaning() -> None:
 def test_flags_are_those_of_help() -> None:
     """What is read from signatures is what the parser knows."""
     for name, command in commands().items():
-        shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).stdout
+        shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "200"}).stdout
         for parameter in parameters(command):
             words = [parameter.name.upper()] if parameter.is_argument else re.findall(r"--?[a-z][a-z-]*", parameter.label)
             assert words, (name, parameter.name)
