@@ -7,4 +7,4 @@ from dflash_assets.assets.build import build_definitions
 from dflash_assets.recipe.load import recipe_from_environment
 
 _recipe, _path = recipe_from_environment()
-defs = build_definitions(_recipe, _path.parent)
+defs = build_definitions(_recipe, _path.parent, _path)

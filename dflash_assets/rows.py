@@ -1,7 +1,7 @@
 """The row contracts between stages: one pyarrow schema for each table, and the closed vocabularies used in them.
 
 Here: column names, dtypes, nullability, the meaning of each column. Not here: building or checking rows (the
-stages do that) and pandera schemas (`dflash_assets.assets.contracts` derives them from these).
+stages do that) and pandera schemas (`dflash_assets.contracts` derives them from these).
 
 Nested JSON (messages, tools, schemas, sampling parameters) is a *string* column: Arrow unions struct keys across
 rows and pads them with null, which changes tool specs silently (huggingface/datasets#7617, THUDM/slime#255).

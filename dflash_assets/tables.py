@@ -10,7 +10,7 @@ token). Byte-stream-split would save 6 % more, but for integers DuckDB 1.5 can't
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -79,7 +79,7 @@ class TableWriter:
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row, a mapping of column name to value."""
         self._buffer.append(row)
-        self._buffer_bytes += sum(len(value) for value in row.values() if isinstance(value, str | bytes | list | tuple))
+        self._buffer_bytes += sum(len(value) for value in row.values() if isinstance(value, Sized))
         if len(self._buffer) >= self._buffer_rows or self._buffer_bytes >= _BUFFER_UNITS:
             self._flush()
 
@@ -123,6 +123,6 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]],
 
 def iterate_rows(path: Path, columns: list[str] | None = None, batch_rows: int = 1000) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet file as dicts, in bounded memory."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # else the bytes of all row groups stay until the end
         for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
             yield from batch.to_pylist()

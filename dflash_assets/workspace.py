@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from dflash_assets.errors import AssetsError
+from dflash_assets.recipe.fingerprint import store_identity
 from dflash_assets.recipe.recipe import Recipe
-from dflash_assets.resources.store import Entry, Store, StoredFile
+from dflash_assets.resources.manifest import folder_of
+from dflash_assets.resources.store import Entry, Owner, Store, StoredFile, StoreOptions, open_store
 from dflash_assets.tables import file_sha256
 
 
@@ -38,6 +40,16 @@ class Workspace:
     recipe: Recipe
     base_dir: Path
     store: Store
+    recipe_file: Path | None = None
+    """The recipe's file, for commands named in messages; None for a recipe made in code."""
+
+    @property
+    def recipe_said(self) -> str:
+        """The recipe's file as one types it here; `RECIPE` when there is none."""
+        if self.recipe_file is None:
+            return "RECIPE"
+        file, here = self.recipe_file.absolute(), Path.cwd()
+        return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
 
     def found(self, name: str, key: str) -> Made | None:
         """The entry under `name` if it was made under this key."""
@@ -59,6 +71,14 @@ class Workspace:
         """Local path of one of an entry's files."""
         return self.store.local(entry.files[position].path)
 
+    def folder(self, entry: Entry) -> Path:
+        """Local folder of an entry that is one (`Store.put_folder`), with all its files in it."""
+        paths = [self.store.local(file.path) for file in entry.files]
+        inside = folder_of(entry.files[0].path)
+        assert inside is not None, f"{entry.files[0].path} is a file of its own"
+        depth = len(Path(entry.files[0].path).parts) - len(Path(inside).parts)
+        return paths[0].parents[depth - 1]
+
     def keep(self, name: str, key: str, version: str, files: tuple[StoredFile, ...], facts: Mapping[str, Any]) -> Made:
         """Make the manifest name these files under `name`."""
         entry = Entry(key, version, files, dict(facts))
@@ -79,3 +99,19 @@ class Workspace:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def owner_of(recipe: Recipe) -> Owner:
+    """Whose store a recipe's is: its name, and what may not change over the store's life."""
+    return Owner(recipe.name, store_identity(recipe))
+
+
+def options_of(recipe: Recipe) -> StoreOptions:
+    """The recipe's `storage` as the store takes it."""
+    spec = recipe.storage
+    return StoreOptions(spec.work, int(spec.disk_gib * (1 << 30)), spec.mirror_journal)
+
+
+def store_of(recipe: Recipe) -> Store:
+    """The recipe's store, relative to the working directory. Raises StoreFault when it can't be used."""
+    return open_store(recipe.store_root, owner_of(recipe), options=options_of(recipe))

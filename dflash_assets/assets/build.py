@@ -18,14 +18,15 @@ from dflash_assets.assets.report import report_asset
 from dflash_assets.assets.sources import source_asset
 from dflash_assets.assets.training_set import export_asset, ledger_asset, training_set_asset
 from dflash_assets.assets.verdicts import verdicts_asset
+from dflash_assets.recipe.fingerprint import store_identity
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.resources.fleet import Fleet
 from dflash_assets.resources.store_resource import StoreResource
 
 
-def build_definitions(recipe: Recipe, base_dir: Path) -> dg.Definitions:
-    """Definitions of one recipe. `base_dir` is the recipe's folder: relative data paths begin there."""
-    plan = Plan(recipe, base_dir.absolute())
+def build_definitions(recipe: Recipe, base_dir: Path, recipe_file: Path | None = None) -> dg.Definitions:
+    """Definitions of one recipe. `base_dir` is the recipe's folder: relative data paths begin there; `recipe_file` is for messages."""
+    plan = Plan(recipe, base_dir.absolute(), recipe_file)
     with warnings.catch_warnings():
         # Backfill policies and partitioned check specs are marked beta and preview; tests/assets/test_events.py pins how they behave.
         warnings.filterwarnings("ignore", category=dg.BetaWarning)
@@ -49,11 +50,19 @@ def build_resources(recipe: Recipe, base_dir: Path) -> dict[str, dg.Configurable
     """`store`: where the files go. `sglang`: who answers."""
     return {
         # A store is relative to the working directory, not to the recipe: recipes in site-packages must not fill it with data.
-        "store": StoreResource(root=recipe.store_root, recipe=recipe.name, base_dir=str(Path.cwd())),
+        "store": StoreResource(
+            root=recipe.store_root,
+            recipe=recipe.name,
+            base_dir=str(Path.cwd()),
+            made_for=store_identity(recipe),
+            storage=recipe.storage.model_dump(mode="json", exclude_none=True),
+        ),
         "sglang": Fleet(
             engine=recipe.generation.engine.model_dump(mode="json", exclude_none=True),
+            recipe=recipe.name,
             model=recipe.target_model.name,
             model_revision=recipe.target_model.revision,
+            context_length=recipe.target_model.context_length,
             base_dir=str(base_dir),
         ),
     }

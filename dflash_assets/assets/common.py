@@ -28,6 +28,7 @@ class Plan:
 
     recipe: Recipe
     base_dir: Path
+    recipe_file: Path | None = None
 
     @property
     def keys(self) -> Keys:
@@ -36,7 +37,7 @@ class Plan:
 
     def workspace(self, store: Store) -> Workspace:
         """The recipe at work in a store."""
-        return Workspace(self.recipe, self.base_dir, store)
+        return Workspace(self.recipe, self.base_dir, store, self.recipe_file)
 
 
 @contextmanager

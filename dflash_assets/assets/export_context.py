@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dflash_assets.assets.wiring import tokenizer_of
+from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.tables import canonical_json
 from dflash_assets.training_set.exports.base import ExportContext, SplitAnswer
 from dflash_assets.training_set.stage import shard_files, validated_shards
@@ -34,5 +35,12 @@ def export_context(workspace: Workspace) -> ExportContext:
         model=recipe.target_model.name,
         model_revision=recipe.target_model.revision,
         licences={source.name: source.licence for source in recipe.sources if source.licence},
+        revisions={source.name: _origin(source) for source in recipe.sources},
         sampling=recipe.generation.sampling.model_dump(mode="json"),
     )
+
+
+def _origin(source: SourceSpec) -> str:
+    if source.hub is not None:
+        return f"{source.hub.repo} at {source.hub.revision or 'an unpinned revision'}"
+    return "local files"  # whose paths say something about a machine, and nothing to a reader

@@ -9,10 +9,11 @@ generator asset is skipped. A skipped step is a failed run.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ class Stage:
     name: str
     keys: tuple[dg.AssetKey, ...]
     shards: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
+    """Run configuration of its only asset."""
 
 
 @dataclass(slots=True)
@@ -94,19 +97,32 @@ def instance() -> Generator[dg.DagsterInstance]:
 class HeadlessRun:
     """Runs a recipe stage by stage. `on_stage` is called before and after each."""
 
-    def __init__(self, recipe: Recipe, base_dir: Path, store: Store, instance: dg.DagsterInstance) -> None:
+    def __init__(self, recipe: Recipe, base_dir: Path, store: Store, instance: dg.DagsterInstance, recipe_file: Path | None = None) -> None:
         self.recipe, self.store = recipe, store
-        self._definitions = build_definitions(recipe, base_dir)
+        self._definitions = build_definitions(recipe, base_dir, recipe_file)
         self._instance = instance
         self._keys = Keys(recipe)
         self.results: list[StageResult] = []
 
-    def run(self, before: Callable[[Stage], Any], after: Callable[[StageResult], Any]) -> None:
-        """All stages in order. Raises RunFailed when one fails whose result the next one needs."""
+    def run(
+        self,
+        before: Callable[[Stage], Any],
+        after: Callable[[StageResult], Any],
+        *,
+        share: float = 1.0,
+        pilot: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        """All stages in order. `share` of the shards is answered, the first ones: a sample, because the blend is shuffled.
+
+        `pilot` answers a sample before the completions and returns the hard rules it fails: with any, nothing more is asked.
+        Raises RunFailed when a stage fails whose result the next one needs, or at the end when any failed.
+        """
         keys, shards = self._keys, tuple(partition_keys(self.recipe))
         self._do(Stage("sources and blend", (*keys.sources, keys.blend)), before, after, needed=True)
         self._do(Stage("prompts by shard", (keys.prompts_shard,), shards), before, after, needed=True)
-        self._do(Stage("completions", (keys.completions,), shards), before, after, needed=False)
+        if pilot is not None:
+            self._pilot(pilot, before, after)
+        self._do(Stage("completions", (keys.completions,), shards[: self._part(share)]), before, after, needed=False)
         for ranged in self._ranges(shards):
             self._do(Stage("verdicts", (keys.verdicts,), ranged), before, after, needed=False)
         self._do(Stage("training set", (keys.training_set,)), before, after, needed=True)
@@ -116,9 +132,44 @@ class HeadlessRun:
         if bad:
             raise RunFailed(_said(bad), todo="run again: only what is missing or failed is done")
 
-    def _ranges(self, shards: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Contiguous ranges of shards that have completions."""
+    def _part(self, share: float) -> int:
+        """Shards to answer: all of the recipe's, or a share of those that hold prompts, at least one."""
+        filled = sum(name.startswith("prompts/shard-") for name in self.store.entries())
+        return self.recipe.blend.shard_count if share >= 1.0 else max(1, math.ceil(share * filled))
+
+    def _pilot(self, pilot: Callable[[], Sequence[str]], before: Callable[[Stage], Any], after: Callable[[StageResult], Any]) -> None:
+        stage = Stage("pilot", ())
+        before(stage)
+        began = time.monotonic()
+        failing = list(pilot())
+        errors = [f"hard rules fail in the pilot: {', '.join(failing)}"] if failing else []
+        after(StageResult(stage, time.monotonic() - began, errors))
+        if failing:
+            raise RunFailed(
+                errors[0], todo="mend recipe or servers and run again: the pilot's answers are kept; without --pilot it goes on regardless"
+            )
+
+    def redrive(
+        self, shards: Sequence[int], config: Mapping[str, Any], before: Callable[[Stage], Any], after: Callable[[StageResult], Any]
+    ) -> None:
+        """Ask rows of these shards again as `config` (assets.completions.ResampleConfig) says, and validate those shards anew.
+
+        Raises RunFailed when a shard couldn't be rewritten; what was answered by then is kept.
+        """
+        everything = partition_keys(self.recipe)
+        chosen = {everything[shard] for shard in shards}
+        # One run over the whole range, because one window must see all the work; shards in between are only looked at.
+        between = tuple(everything[min(shards) : max(shards) + 1])
+        self._do(
+            Stage("completions", (self._keys.completions,), between, {**config, "answered_shards_only": True}), before, after, needed=True
+        )
+        for ranged in self._ranges(everything, chosen):
+            self._do(Stage("verdicts", (self._keys.verdicts,), ranged), before, after, needed=False)
+
+    def _ranges(self, shards: Sequence[str], among: Set[str] | None = None) -> Iterator[tuple[str, ...]]:
+        """Contiguous ranges of shards that have completions (and are `among` these)."""
         there = {name.removeprefix("completions/") for name in self.store.entries() if name.startswith("completions/")}
+        there &= there if among is None else among
         current: list[str] = []
         for shard in shards:
             if shard in there and len(current) < SHARDS_PER_RUN:
@@ -155,7 +206,10 @@ class HeadlessRun:
             asset_selection=list(stage.keys),
             tags=tags,
             raise_on_error=False,
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            run_config={
+                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+                **({"ops": {"__".join(stage.keys[0].path): {"config": dict(stage.config)}}} if stage.config else {}),
+            },
         )
         return _read(stage, ran)
 
@@ -174,12 +228,17 @@ def _read(stage: Stage, ran: dg.ExecuteInProcessResult) -> StageResult:
                 result.failed_shards.update(shards.value)  # type: ignore[arg-type]
         elif event.is_step_skipped:
             result.errors.append(f"step {event.step_key} was skipped")
-    result.checks_failed = [
-        f"{check.asset_key.to_user_string()}: {check.check_name}" for check in ran.get_asset_check_evaluations() if not check.passed
-    ]
+    result.checks_failed = [_check_said(check) for check in ran.get_asset_check_evaluations() if not check.passed]
     if not ran.success and not result.errors:
         result.errors.append("the run ended without success; the webserver shows its events")
     return result
+
+
+def _check_said(check: dg.AssetCheckEvaluation) -> str:
+    """Name of a check, and its own words where it has some (metadata `said`)."""
+    said = check.metadata.get("said")
+    name = f"{check.asset_key.to_user_string()}: {check.check_name}"
+    return name if said is None else f"{name}: {said.value}"
 
 
 def _said(results: Sequence[StageResult]) -> str:

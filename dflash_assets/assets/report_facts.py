@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dflash_assets.assets.rehearsal import NOTE, is_rehearsal
 from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.recipe.generation import EmbeddedEngine
 from dflash_assets.resources.store import Entry
+from dflash_assets.training_set.certificate import sentence
 from dflash_assets.validation.event import ValidationContext
 from dflash_assets.validation.facts import (
     LedgerTotal,
@@ -35,20 +38,22 @@ def report_facts(workspace: Workspace, *, made_at: datetime | None = None) -> Re
     recipe = workspace.recipe
     entries = workspace.store.entries()
     context = ValidationContext.of(recipe.target_model.family, tokenizer_of(recipe.target_model, workspace.base_dir))
-    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
+    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.cut_answers)
     shards = _shards(workspace, entries)
+    rehearsal = is_rehearsal(recipe)
     run = RunFacts(
         recipe=recipe.name,
         description=recipe.description,
-        status=run_status(workspace, entries),
+        status=replace(run_status(workspace, entries), store="") if rehearsal else run_status(workspace, entries),
         model=recipe.target_model.name,
         engine=recipe.generation.engine.kind,
         max_tokens=recipe.generation.sampling.max_tokens,
         sources=_sources(workspace, entries),
         ledger=_ledger(entries),
         training_set=_training(entries),
-        files=files_of(workspace, entries),
-        next_command="dflash-assets peek <recipe> -n 5",
+        files={} if rehearsal else files_of(workspace, entries),  # a rehearsal's are removed
+        next_command="" if rehearsal else f"dflash-assets peek {workspace.recipe_said} -n 5",
+        notes=(NOTE,) if rehearsal else (),
         made_at=made_at or datetime.now(UTC),
     )
     return build_facts(run, shards, rules, context, expectations(workspace, entries))
@@ -114,7 +119,7 @@ def files_of(workspace: Workspace, entries: dict[str, Entry]) -> dict[str, str]:
     store = workspace.store
     files = {"report": store.url("report.html")}
     if "training_set" in entries:
-        files = {"training set": store.url("training_set"), **files}
+        files = {"training set": store.url(Path(entries["training_set"].files[0].path).parts[0]), **files}
     if "ledger" in entries:
         files["ledger"] = store.url(entries["ledger"].files[0].path)
     for name, entry in entries.items():
@@ -189,4 +194,5 @@ def _training(entries: dict[str, Entry]) -> TrainingTotals | None:
         supervised_tokens=facts["supervised_tokens"],
         eval_rows=facts["eval_rows"],
         existing_rows=facts["existing_rows"],
+        certificate=sentence(facts["certificate"]) if facts.get("certificate") else "",
     )

@@ -23,10 +23,18 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
         deps=[plan.keys.verdicts],
         description="New rows and the existing set: checked, deduplicated by prompt, shuffled, split into train and eval.",
         metadata={"dagster/column_schema": table_schema(TRAINING)},
-        check_specs=[dg.AssetCheckSpec("all_shards", asset=key, description="Every planned shard is in the set.")],
+        check_specs=[
+            dg.AssetCheckSpec("all_shards", asset=key, description="Every planned shard is in the set."),
+            dg.AssetCheckSpec(
+                "certificate",
+                asset=key,
+                description="Engine text equals our decode, prompts equal a new rendering, servers render as we do.",
+            ),
+        ],
     )
     def training_set(store: StoreResource) -> dg.MaterializeResult:
         from dflash_assets.assets.wiring import tokenizer_of
+        from dflash_assets.training_set.certificate import KINDS, sentence
         from dflash_assets.training_set.stage import make_training_set, training_set_folder
 
         with expected_errors():
@@ -41,16 +49,25 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
             severity=dg.AssetCheckSeverity.WARN,
             metadata={"missing": dg.MetadataValue.json(missing)},
         )
+        proof = facts["certificate"]
+        certified = dg.AssetCheckResult(
+            check_name="certificate",
+            passed=proof["holds"],
+            metadata={"certificate": sentence(proof), "failures": dg.MetadataValue.json(proof["failures"])},
+        )
         metadata: dict[str, Any] = {
             "dagster/row_count": facts["rows"],
+            "certificate": sentence(proof),
+            **{f"certificate_{kind}_share": proof[kind]["share"] for kind in KINDS if proof[kind]["share"] is not None},
             "tokens": facts["tokens"],
             "supervised_tokens": facts["supervised_tokens"],
             "mix": dg.MetadataValue.json(facts["mix"]),
             "dropped": dg.MetadataValue.json(facts["dropped"]),
             "drift": dg.MetadataValue.json(facts["drift"]),
+            "memory_gib": facts["drift"]["forecast"].get("memory_gib", 0.0),
             "folder": dg.MetadataValue.path(str(folder)),
         }
-        return made_result(made, workspace, metadata, [check])
+        return made_result(made, workspace, metadata, [check, certified])
 
     return training_set
 

@@ -14,10 +14,11 @@ from dflash_assets.rows import VERDICT
 
 if TYPE_CHECKING:
     # The room's numpy and rules would be a tenth of what `import definitions` costs every process.
-    from dflash_assets.validation.stage import RuleCount
+    from dflash_assets.validation.stage import FailingRow, ShardVerdicts, Validator
 
 SHARDS_PER_RUN = 50
 HARD, SOFT = "hard_rules", "soft_rules"
+EXCERPT_CHARS = 120
 
 
 def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
@@ -61,10 +62,13 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
                 metadata: dict[str, Any] = {
                     "dagster/row_count": facts["events"],
                     "accepted": facts["accepted"],
+                    "rejected_share": 1 - facts["accepted"] / facts["events"] if facts["events"] else 0.0,
+                    # Numbers, so that the webserver plots them over the shards.
+                    **{f"failing {rule.rule}": rule.share for rule in found.rules if rule.severity == "hard" and rule.seen},
                     "cache": "hit" if found.made.cached else "made now",
                     "path": dg.MetadataValue.path(workspace.store.url(found.made.entry.files[0].path)),
                 }
-                checks = [_check(HARD, "hard", found.rules, confidence), _check(SOFT, "soft", found.rules, confidence)]
+                checks = [_check(name, severity, found, validator, confidence) for name, severity in ((HARD, "hard"), (SOFT, "soft"))]
                 yield ShardEvent(
                     partition, found.made.entry.version, {keys.completions: facts["completions"]}, metadata, checks, found.error
                 )
@@ -75,9 +79,9 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
     return verdicts
 
 
-def _check(name: str, severity: str, rules: "list[RuleCount]", confidence: float) -> ShardCheck:
+def _check(name: str, severity: str, found: "ShardVerdicts", validator: "Validator", confidence: float) -> ShardCheck:
     # What fails most stands first, what had nothing to test last.
-    shown = sorted((rule for rule in rules if rule.severity == severity), key=lambda rule: (not rule.seen, -rule.share))
+    shown = sorted((rule for rule in found.rules if rule.severity == severity), key=lambda rule: (not rule.seen, -rule.share))
     table = dg.MetadataValue.table(
         [
             dg.TableRecord(
@@ -104,5 +108,23 @@ def _check(name: str, severity: str, rules: "list[RuleCount]", confidence: float
     broken = [rule.rule for rule in shown if rule.over_limit(confidence)]
     metadata: dict[str, Any] = {"rules": table, "broken": len(broken)}
     if broken:
+        metadata["failing_rows"] = _rows(validator.failing_rows(found.shard, broken))
         metadata["show"] = f"dflash-assets peek --rule {broken[0]}"
     return ShardCheck(name, not broken, metadata, warn_only=severity == "soft")
+
+
+def _rows(rows: "list[FailingRow]") -> Any:
+    """The rows behind a red check, where one looks first."""
+    names = ("event", "source", "rule", "reason", "detail", "answer")
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(dict(zip(names, (row.event_id, row.source, row.rule, row.reason, row.detail, _excerpt(row.text)), strict=True)))
+            for row in rows
+        ],
+        schema=dg.TableSchema([dg.TableColumn(name) for name in names]),
+    )
+
+
+def _excerpt(text: str) -> str:
+    """Both ends of an answer, where faults show."""
+    return text if len(text) <= 2 * EXCERPT_CHARS else f"{text[:EXCERPT_CHARS]} … {text[-EXCERPT_CHARS:]}"

@@ -22,7 +22,7 @@ from dflash_assets.workspace import Workspace
 def make_validator(workspace: Workspace) -> Validator:
     """Validator of a workspace's recipe. Raises RecipeError for unknown rules, TokenizerError without a tokenizer."""
     recipe = workspace.recipe
-    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
+    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.cut_answers)
     tokenizer = tokenizer_of(recipe.target_model, workspace.base_dir)
     return Validator(workspace, rules, ValidationContext.of(recipe.target_model.family, tokenizer))
 
@@ -34,7 +34,7 @@ def check_names(recipe: Recipe) -> None:
     """
     for source in recipe.sources:
         make_reader(source)
-    RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
+    RuleSet.from_spec(recipe.validation, on_length=recipe.generation.cut_answers)
     for export in recipe.exports:
         read_options(export)
 

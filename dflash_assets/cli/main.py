@@ -12,7 +12,25 @@ import typer
 from rich.console import Console
 
 from dflash_assets import __version__
-from dflash_assets.cli import doctor, init, peek, pin, plan, report, run, status, ui
+from dflash_assets.cli import (
+    doctor,
+    explain,
+    export,
+    gc,
+    init,
+    peek,
+    pin,
+    plan,
+    redrive,
+    rehearse,
+    report,
+    run,
+    serve,
+    sql,
+    status,
+    ui,
+    validate,
+)
 from dflash_assets.errors import AssetsError
 from dflash_assets.resources.store import StoreFault
 
@@ -25,8 +43,26 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (init.init, plan.plan, pin.pin, run.run, status.status, report.report, peek.peek, ui.ui, doctor.doctor):
+for command in (
+    init.init,
+    plan.plan,
+    pin.pin,
+    rehearse.rehearse,
+    run.run,
+    redrive.redrive,
+    status.status,
+    report.report,
+    peek.peek,
+    validate.validate,
+    export.export,
+    explain.explain,
+    sql.sql,
+    gc.gc,
+    ui.ui,
+    doctor.doctor,
+):
     app.command()(command)
+app.add_typer(serve.app)
 
 
 def _version(value: bool) -> None:
@@ -45,7 +81,7 @@ def main() -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         # Without standalone mode the exit code of a command that ends itself (or is interrupted) comes back as the result.
-        ended = app(standalone_mode=False)
+        ended = app(prog_name="dflash-assets", standalone_mode=False)
         if ended == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(ended or 0)

@@ -6,6 +6,7 @@ Here: choosing rows and printing them. Not here: SQL over the tables, and the re
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,11 +50,28 @@ def peek(
         )
     if outcome is not None and outcome not in OUTCOMES:
         raise RecipeError(f"no outcome {outcome!r}", todo=f"outcomes: {', '.join(OUTCOMES)}")
-    found = _rejected(workspace, source, rejected) if rejected else _answers(workspace, source, tools, outcome, rule)
+    if rule is not None:
+        _must_be_a_rule(workspace, rule)
+    counts: Counter[str] = Counter()
+    found = _rejected(workspace, source, rejected, counts) if rejected else _answers(workspace, source, tools, outcome, rule, counts)
     drawn, seen = _draw(found, count, random.Random(seed))
     for row in drawn:
         console.print(_rejected_panel(row) if rejected else _answer_panel(row, full))
-    console.print(f"{len(drawn)} of {seen:,} rows that match" if seen else "no row matches")
+    if seen:
+        console.print(f"{len(drawn)} of {seen:,} rows that match")
+    else:
+        there = ", ".join(f"{name} {rows:,}" for name, rows in counts.most_common())
+        what = "dropped rows by reason" if rejected else "answers by outcome"
+        console.print(f"no row matches; {what}: {there or 'none yet'}")
+
+
+def _must_be_a_rule(workspace: Workspace, rule: str) -> None:
+    from dflash_assets.validation.ruleset import RuleSet
+
+    rules = RuleSet.from_spec(workspace.recipe.validation, on_length=workspace.recipe.generation.cut_answers).rules
+    names = [found.name for found in rules]
+    if rule not in names:
+        raise RecipeError(f"no rule {rule!r} looks at rows of this recipe", todo=f"rules: {', '.join(names)}")
 
 
 def _draw(rows: Iterator[dict[str, Any]], count: int, rng: random.Random) -> tuple[list[dict[str, Any]], int]:
@@ -70,8 +88,9 @@ def _draw(rows: Iterator[dict[str, Any]], count: int, rng: random.Random) -> tup
 
 
 def _answers(
-    workspace: Workspace, source: str | None, tools: bool | None, outcome: str | None, rule: str | None
+    workspace: Workspace, source: str | None, tools: bool | None, outcome: str | None, rule: str | None, counts: Counter[str]
 ) -> Iterator[dict[str, Any]]:
+    """Answers that match; `counts` gets the outcomes of all of the source."""
     entries = workspace.store.entries()
     for name, entry in sorted(entries.items()):
         if not name.startswith("completions/"):
@@ -89,7 +108,10 @@ def _answers(
         for row in pq.read_table(workspace.path(entry), columns=columns).to_pylist():
             prompt = prompts.get(row["prompt_id"])
             verdicts = failed.get(row["event_id"], [])
-            if (source is not None and row["source"] != source) or (outcome is not None and row["outcome"] != outcome):
+            if source is not None and row["source"] != source:
+                continue
+            counts[row["outcome"]] += 1
+            if outcome is not None and row["outcome"] != outcome:
                 continue
             if tools is not None and (prompt is None or (prompt["tools_json"] is not None) != tools):
                 continue
@@ -98,7 +120,8 @@ def _answers(
             yield {**row, "shard": shard, "prompt": prompt, "failed": verdicts}
 
 
-def _rejected(workspace: Workspace, source: str | None, reason: str) -> Iterator[dict[str, Any]]:
+def _rejected(workspace: Workspace, source: str | None, reason: str, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Dropped rows that match; `counts` gets the reasons of all of the source."""
     entries = workspace.store.entries()
     files = [workspace.path(entry, 1) for name, entry in entries.items() if name.startswith("source/")]
     if "blend" in entries:
@@ -107,15 +130,16 @@ def _rejected(workspace: Workspace, source: str | None, reason: str) -> Iterator
         with pq.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=1000):
                 for row in batch.to_pylist():
-                    if (source is None or row["source"] == source) and (reason in ("all", row["reason"])):
-                        yield row
+                    if source is None or row["source"] == source:
+                        counts[row["reason"]] += 1
+                        if reason in ("all", row["reason"]):
+                            yield row
 
 
 def _rejected_panel(row: dict[str, Any]) -> Panel:
     body = Text(row["excerpt"])
-    return Panel(
-        body, title=Text(f"{row['source']} {row['source_row']}"), subtitle=Text(f"{row['stage']}: {row['reason']} — {row['detail']}"[:300])
-    )
+    body.append(f"\n{row['stage']}: {row['reason']}: {row['detail']}"[:SHOWN_CHARS], style="yellow")
+    return Panel(body, title=Text(f"{row['source']} · {row['source_row']}"), title_align="left")
 
 
 def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
@@ -123,7 +147,7 @@ def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
     body = Text()
     for message in orjson.loads(prompt["messages_json"]) if prompt else []:
         body.append(f"{message['role']}: ", style="bold")
-        body.append(_cut(str(message.get("content") or message.get("tool_calls") or ""), full) + "\n")
+        body.append(_cut(_said(message), full) + "\n")
     if prompt and prompt["tools_json"]:
         names = ", ".join(tool["function"]["name"] for tool in orjson.loads(prompt["tools_json"]))
         body.append(f"tools: {names}\n", style="dim")
@@ -133,7 +157,23 @@ def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
         colour = "red" if verdict["severity"] == "hard" else "yellow"
         body.append(f"\n{verdict['severity']} rule {verdict['rule']}: {verdict['reason']} {verdict['detail'] or ''}", style=colour)
     title = Text(f"{row['source']} · {row['shard']} · {row['event_id']}")
-    return Panel(body, title=title, subtitle=f"{row['outcome']}, {len(row['output_ids'])} tokens, {row['seconds']:.1f} s")
+    return Panel(
+        body,
+        title=title,
+        title_align="left",
+        subtitle_align="left",
+        subtitle=f"{row['outcome']}, {len(row['output_ids'])} tokens, {row['seconds']:.1f} s",
+    )
+
+
+def _said(message: dict[str, Any]) -> str:
+    """Content and calls of a message, as a person reads them."""
+    calls = [f"{call['function']['name']}({_arguments(call['function'].get('arguments'))})" for call in message.get("tool_calls") or ()]
+    return "\n".join(filter(None, [str(message.get("content") or ""), *(f"-> calls {call}" for call in calls)]))
+
+
+def _arguments(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _cut(text: str, full: bool) -> str:

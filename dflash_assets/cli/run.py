@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -10,16 +11,27 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
+from dflash_assets.resources.store import Store
 
-def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
+
+def run(
+    recipe: Annotated[Path, typer.Argument(help="Recipe to run.")],
+    pilot: Annotated[
+        int | None,
+        typer.Option(min=1, help="Answer so many prompts of all kinds first, show their spot check, and go on only if no hard rule fails."),
+    ] = None,
+) -> None:
     """Run a recipe from its sources to its exports, resuming whatever was done before.
 
     Files go to the recipe's `store` (default `data/<name>/`), Dagster's records to `DAGSTER_HOME` (default `.dagster/`),
-    so that the webserver shows the same run. Stop it with Ctrl-C at any time and run it again: nothing is asked twice.
+    so that the webserver shows the same run. Stop it with Ctrl-C or SIGTERM at any time and run it again: nothing is asked twice.
+    The first signal lets answers in flight arrive for `generation.drain_seconds`, a second one ends at once.
     """
+    # A service manager's stop is the same as Ctrl-C; while a Dagster step runs, Dagster maps it so itself.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     from dflash_assets.assets.wiring import check_names
     from dflash_assets.cli.live import Live
-    from dflash_assets.cli.summary import print_summary
+    from dflash_assets.cli.summary import print_pilot, print_summary
     from dflash_assets.recipe.load import load_recipe, resolved_yaml
     from dflash_assets.recipe.readiness import require_ready
 
@@ -27,23 +39,44 @@ def run(recipe: Annotated[Path, typer.Argument(help="Recipe to run.")]) -> None:
     base_dir = recipe.absolute().parent
     require_ready(loaded, base_dir, recipe)
     check_names(loaded)
-    console = Console(file=_own_output(), highlight=False)
+    console = Console(file=own_output(), highlight=False)
     console.print(
         f"[bold]{loaded.name}[/]: {loaded.blend.max_prompts:,} prompts at most, {loaded.blend.shard_count} shards, store {loaded.store_root}"
     )
 
     from dflash_assets.assets.headless import HeadlessRun, instance
-    from dflash_assets.resources.store import open_store
-    from dflash_assets.workspace import Workspace
+    from dflash_assets.workspace import Workspace, store_of
 
-    store = open_store(loaded.store_root, loaded.name)
-    store.put_text("recipe.resolved.yaml", resolved_yaml(loaded))
-    with instance() as dagster, Live(console, store) as live:
-        HeadlessRun(loaded, base_dir, store, dagster).run(live.before, live.after)
-    print_summary(console, Workspace(loaded, base_dir, store), recipe)
+    store = store_of(loaded)
+    workspace = Workspace(loaded, base_dir, store, recipe)
+
+    def answer_pilot() -> tuple[str, ...]:
+        from dflash_assets.assets.pilot import run_pilot
+
+        assert pilot is not None
+        found = run_pilot(workspace, pilot)
+        print_pilot(console, found)
+        return found.failing
+
+    # Locked from the first stage to the last upload: a second run is refused before it reads a source.
+    with store.lock():
+        store.put_text("recipe.resolved.yaml", resolved_yaml(loaded))
+        with instance() as dagster, Live(console, store) as live:
+            run = HeadlessRun(loaded, base_dir, store, dagster, recipe)
+            run.run(live.before, live.after, pilot=answer_pilot if pilot is not None else None)
+        settle(console, store)
+    print_summary(console, workspace, recipe)
 
 
-def _own_output() -> TextIO:
+def settle(console: Console, store: Store) -> None:
+    """Wait until the bucket has everything, saying so when there is something to wait for."""
+    left = store.state()
+    if left.pending_files:
+        console.print(f"uploading the last {left.pending_files} file(s), {left.pending_bytes / 1e6:.1f} MB, to {store.root}")
+    store.settle()
+
+
+def own_output() -> TextIO:
     """Standard output under a file descriptor of its own: Dagster points descriptor 1 at its log files while a step runs."""
     try:
         return os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding or "utf-8")

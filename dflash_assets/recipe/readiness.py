@@ -7,6 +7,7 @@ or a server can tell (the stages, `dflash-assets doctor`).
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from dflash_assets.errors import RecipeError
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.sources import SourceSpec
 
+S3_ADDRESS = re.compile(r"s3://[^/]+(/.*)?")
+
 
 def problems(recipe: Recipe, base_dir: Path) -> list[str]:
     """What keeps the recipe from running, each as `field: what -> what to do`; empty when it is ready."""
     found = [problem for source in recipe.sources for problem in _source(source, base_dir)]
-    if "://" in recipe.store_root:
-        found.append(
-            f"store: {recipe.store_root}: this version writes to folders only -> give a folder, and copy it to the bucket afterwards"
-        )
+    if "://" in recipe.store_root and not S3_ADDRESS.fullmatch(recipe.store_root):
+        found.append(f"store: {recipe.store_root}: not an address that can be used -> give a folder, or s3://bucket/prefix/")
     model = recipe.target_model
     if model.tokenizer == "hub" and model.revision is None:
         found.append("target_model.revision: not pinned -> run `dflash-assets pin RECIPE`, so that tokens can't change under your feet")
@@ -31,8 +32,11 @@ def problems(recipe: Recipe, base_dir: Path) -> list[str]:
                 f"target_model.tokenizer: {model.tokenizer.removeprefix(f'{kind}:')} doesn't exist -> give a path relative to the recipe"
             )
     for benchmark in recipe.blend.decontaminate:
-        if not (base_dir / benchmark.path).is_file():
-            found.append(f"blend.decontaminate[{benchmark.name}].path: {benchmark.path} is no file -> download it, or remove the entry")
+        if benchmark.when_missing == "error" and not (base_dir / benchmark.path).is_file():
+            found.append(
+                f"blend.decontaminate[{benchmark.name}].path: {benchmark.path} is no file -> download it, remove the entry, "
+                "or give it `when_missing: skip`"
+            )
     existing = recipe.training_set.existing
     if existing is not None and "://" not in existing.path and not list(_matches(existing.path, base_dir)):
         found.append(f"training_set.existing.path: {existing.path} doesn't exist -> give the set to merge with, or remove `existing`")

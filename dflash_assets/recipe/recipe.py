@@ -16,6 +16,7 @@ from dflash_assets.recipe.blend import BlendSpec
 from dflash_assets.recipe.generation import GenerationSpec
 from dflash_assets.recipe.model import TargetModel
 from dflash_assets.recipe.sources import SourceSpec
+from dflash_assets.recipe.storage import StorageSpec
 from dflash_assets.recipe.training_set import ExportSpec, TrainingSetSpec
 from dflash_assets.recipe.validation import ValidationSpec
 
@@ -33,6 +34,8 @@ class Recipe(RecipeModel):
     """Seed of every shuffle and choice."""
     store: str | None = None
     """Where the run's files go: a folder (default `data/<name>`, relative to the working directory) or `s3://bucket/prefix/`."""
+    storage: StorageSpec = StorageSpec()
+    """How a store in a bucket uses this machine."""
     target_model: TargetModel
     """The model that answers."""
     sources: tuple[SourceSpec, ...] = Field(min_length=1)
@@ -58,6 +61,8 @@ class Recipe(RecipeModel):
             raise ValueError(f"export {kinds[0]!r} stands twice; the second would overwrite the first")
         if sum(source.take == "remainder" for source in self.sources) > 1:
             raise ValueError("only one source can take the remainder")
+        if self.blend.against_existing and self.training_set.existing is None:
+            raise ValueError("blend.against_existing needs training_set.existing: there is no set to compare with")
         room = self.target_model.context_length - self.blend.max_prompt_tokens
         if room < self.generation.sampling.max_tokens:
             raise ValueError(

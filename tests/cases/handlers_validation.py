@@ -10,11 +10,12 @@ from typing import Any
 
 from dflash_assets.recipe.validation import RuleSettings, ValidationSpec
 from dflash_assets.validation.event import Event, ValidationContext
+from dflash_assets.validation.file_rows import event_of_row
 from dflash_assets.validation.formats import format_of
 from dflash_assets.validation.formats.base import Format
 from dflash_assets.validation.rules.base import RuleResult
 from dflash_assets.validation.ruleset import RuleSet
-from dflash_assets.validation.standalone import event_of_row, validate_lines
+from dflash_assets.validation.standalone import validate_lines
 from tests.support.cases import NotHandled
 from tests.support.qwen import qwen_tokenizer
 
@@ -156,16 +157,17 @@ def _normalised(wanted: object, flags: tuple[str, ...]) -> bool:
 
 def _check_set(given: Row, expected: Row) -> None:
     assert all(isinstance(json.loads(line), dict) for line in given["lines"])
-    result = validate_lines(given["lines"], _rules(given.get("config") or {}), format_of("qwen3_5"))
+    result = validate_lines(given["lines"], _rules(given.get("config") or {}), ValidationContext(format_of("qwen3_5")))
     assert not result.rejected
-    assert not [share.rule for share in result.shares if share.failed and share.severity == "hard"], "every row is fine on its own"
+    groups = [group.prompts for group in result.facts.tally.duplicates.values() if group.prompts >= 3]
+    assert not [share.rule for share in result.facts.shares if share.failed and share.severity == "hard"], "every row is fine on its own"
     for name, value in expected.items():
         if name == "rows":
             assert result.rows == value
         elif name == "dataset_rules_failed":
-            assert (["duplicate_completions"] if result.duplicates else []) == value
+            assert [name for name in result.broken if name == "duplicate_completions"] == value
         elif name == "duplicate_group_size":
-            assert [len(ids) for ids in result.duplicates.values()] == [value]
+            assert groups == [value]
         elif name == "verdict":
             assert ("pass" if result.passed else "fail") == value
         elif name == "rules_failed":

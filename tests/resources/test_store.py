@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash_assets.resources.store import DirectoryStore, Entry, StoredFile, StoreFault, open_store
+from dflash_assets.resources.manifest import plain_path
+from dflash_assets.resources.store import DirectoryStore, Entry, Owner, StoredFile, StoreFault, open_store
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_a_file_is_moved_in_and_described(store: DirectoryStore, tmp_path: Path)
 
 def test_equal_content_may_be_put_again_and_other_content_never(store: DirectoryStore, tmp_path: Path) -> None:
     store.put(a_file(tmp_path), "a")
-    store.put(a_file(tmp_path), "a")
+    store.commit({"x": Entry("k", "v", (store.put(a_file(tmp_path), "a"),))})
     with pytest.raises(StoreFault, match="holds other content"):
         store.put(a_file(tmp_path, "different"), "a")
     assert store.local("a").read_text() == "content"
@@ -51,14 +52,59 @@ def test_the_manifest_says_what_is_current(store: DirectoryStore, tmp_path: Path
     assert list(store.entries()) == ["y"]
 
 
-def test_a_folder_is_replaced_whole(store: DirectoryStore, tmp_path: Path) -> None:
-    for turn in ("one", "two"):
-        folder = tmp_path / turn
-        (folder / "sub").mkdir(parents=True)
-        a_file(folder / "sub", turn, f"{turn}.txt")
-        files = store.put_folder(folder, "training_set")
-        assert [file.path for file in files] == [f"training_set/sub/{turn}.txt"]
-    assert [path.name for path in store.local("training_set").rglob("*.txt")] == ["two.txt"]
+def test_what_no_manifest_names_gives_way(store: DirectoryStore, tmp_path: Path) -> None:
+    store.put(a_file(tmp_path, "half of it"), "a")
+    store.put(a_file(tmp_path, "all of it"), "a")
+    assert store.local("a").read_text() == "all of it"
+
+
+def a_folder(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / text
+    (folder / "sub").mkdir(parents=True)
+    a_file(folder / "sub", text, f"{text}.txt")
+    return folder
+
+
+def test_a_folder_is_named_by_its_content_and_the_old_one_stays(store: DirectoryStore, tmp_path: Path) -> None:
+    made: dict[str, tuple[StoredFile, ...]] = {}
+    for text in ("one", "two"):
+        made[text] = store.put_folder(a_folder(tmp_path, text), "training_set")
+        store.commit({"training_set": Entry("k", text, made[text])})
+        assert [plain_path(file.path) for file in made[text]] == [f"training_set/sub/{text}.txt"]
+        # The plain name is for people: it shows the current one.
+        assert [path.name for path in store.local("training_set").rglob("*.txt")] == [f"{text}.txt"]
+        assert store.url(made[text][0].path) == str(store.local("training_set") / "sub" / f"{text}.txt")
+    assert store.local(made["one"][0].path).read_text() == "one", "whoever reads the old one goes on"
+    assert store.put_folder(a_folder(tmp_path, "one"), "training_set") == made["one"]
+
+
+def test_another_target_model_is_refused(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path, Owner("test", {"target_model.name": "a/b"}))
+    store.commit({"x": Entry("k", "v", ())})
+    assert DirectoryStore(tmp_path, Owner("test", {"target_model.name": "a/b"})).entries()
+    with pytest.raises(StoreFault, match=r"was made for target_model.name 'a/b', the recipe now says 'c/d'"):
+        DirectoryStore(tmp_path, Owner("test", {"target_model.name": "c/d"})).entries()
+
+
+def test_entries_whose_files_are_gone_or_cut_are_made_again(store: DirectoryStore, tmp_path: Path) -> None:
+    for name in ("good", "cut", "gone"):
+        store.commit({name: Entry(f"key {name}", "v", (store.put(a_file(tmp_path, f"text of {name}"), f"{name}.0123456789ab"),))})
+    store.commit({"together with cut": Entry("key cut", "v", ())})
+    store.local("cut.0123456789ab").write_text("t")
+    store.local("gone.0123456789ab").unlink()
+    with store.lock():
+        assert list(store.entries()) == ["good"]
+    assert (store.work / "quarantine" / "cut.0123456789ab").read_text() == "t"
+    store.put(a_file(tmp_path, "text of cut"), "cut.0123456789ab")
+
+
+def test_the_lock_may_be_taken_again_within_the_process(store: DirectoryStore) -> None:
+    other = DirectoryStore(Path(store.root), "test")
+    with store.lock():
+        with other.lock():
+            assert "process" in str(store.state().holder)
+        assert store.state().holder is not None
+    assert store.state().holder is None
 
 
 def test_another_recipe_is_refused(store: DirectoryStore) -> None:

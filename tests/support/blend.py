@@ -70,10 +70,10 @@ def recipe_of(takes: Mapping[str, Any], *, seed: int = 7, **settings: Any) -> Re
 class Blended:
     """A finished blend: plan, shards and dropped rows."""
 
-    def __init__(self, recipe: Recipe, files: Mapping[str, Path], out: Path, base_dir: Path | None = None) -> None:
+    def __init__(self, recipe: Recipe, files: Mapping[str, Path], out: Path, base_dir: Path | None = None, **more: Any) -> None:
         self.encoder = CharacterEncoder()
         self.out = out
-        self.plan: BlendPlan = blend(recipe, files, self.encoder, out, base_dir=base_dir or out)
+        self.plan: BlendPlan = blend(recipe, files, self.encoder, out, base_dir=base_dir or out, **more)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

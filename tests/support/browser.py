@@ -32,8 +32,8 @@ def chromium() -> str:
 
 
 @contextmanager
-def page_of(server: Webserver) -> Iterator[Page]:
-    """A page of 1440 x 900; the webserver's first-visit dialogue is dismissed, else it covers everything."""
+def page_of(server: Webserver, *, scale: int = 1) -> Iterator[Page]:
+    """A page of 1440 x 900, `scale` device pixels each way for one of its own; the webserver's first-visit dialogue is dismissed, else it covers everything."""
     path = chromium()
     try:
         from playwright.sync_api import sync_playwright
@@ -43,16 +43,20 @@ def page_of(server: Webserver) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         try:
-            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page = browser.new_page(viewport={"width": 1440, "height": 900}, device_scale_factor=scale)
             page.set_default_timeout(30_000)
             yield page
         finally:
             browser.close()
 
 
-def screenshot(page: Page, name: str) -> None:
-    """Saved as `<name>.png` in the folder DFLASH_SCREENSHOTS, if that is set."""
+def screenshot(page: Page, name: str, *, height: int | None = None) -> None:
+    """Saved as `<name>.png` in the folder DFLASH_SCREENSHOTS, if that is set; `height`: only so many pixels from the top."""
     folder = os.environ.get("DFLASH_SCREENSHOTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{name}.png")
+        size = page.viewport_size
+        assert size is not None
+        page.screenshot(
+            path=Path(folder) / f"{name}.png", clip={"x": 0, "y": 0, "width": size["width"], "height": height or size["height"]}
+        )

