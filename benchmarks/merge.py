@@ -1,7 +1,8 @@
 """Merging a training set: peak memory and CPU at 1x and 4x rows, beside `datasets` and DuckDB on the same rows.
 
-    python benchmarks/merge.py            # 20M and 80M tokens
-    python benchmarks/merge.py --full     # 100M and 400M tokens
+    python -m benchmarks.merge            # 10M and 40M tokens
+    python -m benchmarks.merge --full     # 100M and 400M tokens
+    python -m benchmarks.merge --job      # 902,000 existing rows with 193,010 new ones, of about 100 tokens, ours only
 
 Rows of about 1,000 tokens; 18 % are new (completions of shards of 500, which we also join with prompts and verdicts),
 the rest an existing Parquet set, a tenth of which answers prompts of the new rows. The peers start from finished
@@ -36,6 +37,7 @@ from dflash_assets.training_set.ragged import Ragged, boundary_mask, interleave
 
 VOCABULARY = 248_320
 MEAN_TOKENS = 1000
+JOB_NEW, JOB_EXISTING = 193_010, 902_000
 SHARD = 500
 NEW_SHARE = 0.18
 TARGET_GROWTH, TARGET_MIB = 1.2, 700
@@ -46,12 +48,16 @@ def main() -> None:
     """Measure all, print a table and the line of JSON."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--full", action="store_true", help="100M and 400M tokens")
+    arguments.add_argument("--job", action="store_true", help="902,000 existing rows with 193,010 new ones")
     arguments.add_argument("--child", nargs=2, metavar=("ENGINE", "FOLDER"), help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
     if chosen.child:
         ENGINES[chosen.child[0]](Path(chosen.child[1]))
         return
-    rows = 100_000 if chosen.full else 20_000
+    if chosen.job:
+        job()
+        return
+    rows = 100_000 if chosen.full else 10_000
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for scale in (1, 4):
         with tempfile.TemporaryDirectory() as place:
@@ -76,6 +82,34 @@ def main() -> None:
     )
 
 
+def job() -> None:
+    """The real job's counts with short rows: what came, what stayed and why, time and memory."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        tokens = make_data(folder, JOB_NEW + JOB_EXISTING, new=JOB_NEW, mean=100, shard=500)
+        found = measure("ours", folder, keep_manifest=True)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        print(f"{tokens / 1e6:7.0f}M tokens  ours      {line(found, tokens)}")
+        for origin, counts in manifest["accounting"].items():
+            print(
+                f"  {origin:9} {counts['in']:>9,} came = {counts['kept']:>9,} kept + {counts['dropped']:>7,} dropped {manifest['dropped'][origin]}"
+            )
+        closed = all(counts["in"] == counts["kept"] + counts["dropped"] for counts in manifest["accounting"].values())
+        came = {origin: counts["in"] for origin, counts in manifest["accounting"].items()}
+    print(
+        json.dumps(
+            {
+                "name": "merge: 902,000 existing rows with 193,010 new ones, peak memory",
+                "value": found["peak_mib"],
+                "unit": "MiB",
+                "target": TARGET_MIB,
+                "ok": found["peak_mib"] < TARGET_MIB and closed and came == {"generated": JOB_NEW, "existing": JOB_EXISTING},
+                "baseline": {**found, "accounting": manifest["accounting"], "dropped": manifest["dropped"]},
+            }
+        )
+    )
+
+
 def line(result: dict[str, Any], tokens: int) -> str:
     """One row of the table."""
     if "failed" in result:
@@ -86,11 +120,13 @@ def line(result: dict[str, Any], tokens: int) -> str:
     )
 
 
-def measure(engine: str, folder: Path) -> dict[str, Any]:
+def measure(engine: str, folder: Path, *, keep_manifest: bool = False) -> dict[str, Any]:
     """Run one engine in a fresh process."""
     command = [sys.executable, __file__, "--child", engine, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HF_HOME": str(folder / "hf"), "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if keep_manifest and not done.returncode:
+        shutil.copy(folder / "out" / "manifest.json", folder / "manifest.json")
     shutil.rmtree(folder / "out", ignore_errors=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -163,28 +199,29 @@ def with_duckdb(folder: Path) -> None:
 ENGINES = {"ours": ours, "datasets": with_datasets, "duckdb": with_duckdb}
 
 
-def make_data(folder: Path, rows: int) -> int:
+def make_data(folder: Path, rows: int, *, new: int | None = None, mean: int = MEAN_TOKENS, shard: int = SHARD) -> int:
     """Write shards, the same new rows as training rows, and the existing set; returns the number of tokens."""
     random = np.random.default_rng(7)
-    new = int(rows * NEW_SHARE) // SHARD * SHARD
+    new = int(rows * NEW_SHARE) // shard * shard if new is None else new
     tokens = 0
     (folder / "new").mkdir()
     (folder / "existing").mkdir()
     reused: list[Any] = []
-    for number in range(new // SHARD):
-        prompts, outputs = _lists(random, SHARD, 200), _lists(random, SHARD, MEAN_TOKENS - 200)
-        reused.append(prompts.slice(0, SHARD // 2))
+    for number, begin in enumerate(range(0, new, shard)):
+        size = min(shard, new - begin)
+        prompts, outputs = _lists(random, size, mean // 5), _lists(random, size, mean - mean // 5)
+        reused.append(prompts.slice(0, size // 2))
         _write_shard(folder, number, prompts, outputs)
         tokens += _write_training(folder / "new" / f"{number:05d}.parquet", "generated", f"n{number}", prompts, outputs)
     shared = pa.concat_arrays(reused)
     block = 5000
     for number, begin in enumerate(range(0, rows - new, block)):
         size = min(block, rows - new - begin)
-        prompts = _lists(random, size, 200)
+        prompts = _lists(random, size, mean // 5)
         again = shared.slice(number * (block // 10) % max(1, len(shared) - block // 10), size // 10)
         prompts = pa.concat_arrays([again, prompts.slice(0, size - len(again))])
         tokens += _write_training(
-            folder / "existing" / f"{number:05d}.parquet", "existing", f"e{number}", prompts, _lists(random, size, MEAN_TOKENS - 200)
+            folder / "existing" / f"{number:05d}.parquet", "existing", f"e{number}", prompts, _lists(random, size, mean - mean // 5)
         )
     return tokens
 
@@ -226,36 +263,37 @@ def _write_training(path: Path, origin: str, prefix: str, prompts: Any, outputs:
 
 
 def _write_shard(folder: Path, number: int, prompts: Any, outputs: Any) -> None:
-    names = [f"n{number}-{row}" for row in range(SHARD)]
+    rows = len(prompts)
+    names = [f"n{number}-{row}" for row in range(rows)]
     values = {
         "prompt_ids": prompts,
         "output_ids": outputs,
         "event_id": names,
         "prompt_id": names,
         "request_key": names,
-        "outcome": ["ok"] * SHARD,
-        "tokenizer_sha": ["tok"] * SHARD,
-        "rule": ["content_present"] * SHARD,
-        "severity": ["hard"] * SHARD,
-        "passed": [True] * SHARD,
+        "outcome": ["ok"] * rows,
+        "tokenizer_sha": ["tok"] * rows,
+        "rule": ["content_present"] * rows,
+        "severity": ["hard"] * rows,
+        "passed": [True] * rows,
     }
     for kind, schema in (("p", SHARD_PROMPT), ("c", COMPLETION), ("v", VERDICT)):
-        arrays = [_column(field, values.get(field.name)) for field in schema]
+        arrays = [_column(field, values.get(field.name), rows) for field in schema]
         with TableWriter(folder / f"{kind}{number}.parquet", schema) as writer:
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-def _column(field: Any, values: Any) -> Any:
+def _column(field: Any, values: Any, rows: int) -> Any:
     if isinstance(values, pa.Array):
         return values
     if values is not None:
         return pa.array(values, field.type)
     if field.nullable:
-        return pa.nulls(SHARD, field.type)
+        return pa.nulls(rows, field.type)
     blank: Any = (
         [] if pa.types.is_list(field.type) else "" if pa.types.is_string(field.type) else False if pa.types.is_boolean(field.type) else 0
     )
-    return pa.array([blank] * SHARD, field.type)
+    return pa.array([blank] * rows, field.type)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Starting again on a finished job: how long until it is known that nothing has to be sent.
 
-    python benchmarks/resume.py            # 20,000 prompts
-    python benchmarks/resume.py --full     # 193,010 prompts
+    python -m benchmarks.resume            # 20,000 prompts
+    python -m benchmarks.resume --full     # 193,010 prompts
 
 The prompts stand in shards of 500, their answers (256 tokens, 1 KB of text) in committed shards. Two starts, each in a
 process of its own whose whole life is timed, interpreter and imports included:
