@@ -101,7 +101,7 @@ class _Scratch:
         self._places: dict[str, tuple[int, int]] = {}
         offset = 0
         for path in files:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
                 for batch in file.iter_batches(batch_size=500, columns=ANSWER_COLUMNS):
                     for row in batch.to_pylist():
                         if row["outcome"] not in RESENT:

@@ -129,7 +129,7 @@ def _answers(shard: ShardFiles, tokenizer: TargetTokenizer, decode: Callable[[Se
         for row in pq.read_table(shard.prompts, columns=["prompt_id", "messages_json", "tools_json", "thinking"]).to_pylist()
     }
     about = ["event_id", "prompt_id", "source", "server", "turn", "text", "finish_reason", "outcome", "ids_exact"]
-    with pq.ParquetFile(shard.completions) as file:
+    with pq.ParquetFile(shard.completions, pre_buffer=False) as file:
         for batch in file.iter_batches(batch_size=_BATCH, columns=[*about, "prompt_ids", "output_ids"]):
             events = batch.select(about).to_pylist()
             outputs, sent = (Ragged.from_arrow(batch[name]).pieces() for name in ("output_ids", "prompt_ids"))

@@ -174,7 +174,7 @@ class ExistingFiles:
 
     def _parquet(self, name: str) -> Any:
         try:
-            return pq.ParquetFile(self._fs.open_input_file(name))
+            return pq.ParquetFile(self._fs.open_input_file(name), pre_buffer=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise _broken(name, error) from error
 

@@ -98,7 +98,7 @@ def rows_of_lines(lines: Iterable[str], form: Format, *, thinking: bool = True, 
 
 def _rows_of_parquet(path: Path, form: Format, *, thinking: bool) -> Iterator[FileRow | Rejected]:
     number = 0
-    with pq.ParquetFile(path) as table:
+    with pq.ParquetFile(path, pre_buffer=False) as table:
         for batch in table.iter_batches(batch_size=_PARQUET_BATCH):
             for row in batch.to_pylist():
                 number += 1

@@ -139,7 +139,7 @@ class TrainingSet:
         """RecordBatches of a split, in its order, of about 16 MB."""
         for path in self.files(split):
             try:
-                with pq.ParquetFile(path) as file:
+                with pq.ParquetFile(path, pre_buffer=False) as file:
                     size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
                     yield from file.iter_batches(max(1, min(8192, _BATCH_BYTES * file.metadata.num_rows // max(1, size))), columns=columns)
             except (OSError, pa.ArrowInvalid) as error:
