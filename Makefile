@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Data of the S3 server of `make test-s3`; about 50 MB.
+S3_DATA ?= $(CURDIR)/.s3
 export DAGSTER_HOME ?= $(CURDIR)/.dagster
 export PYTHONWARNINGS ?= ignore::DeprecationWarning
 
@@ -40,6 +42,12 @@ lint: $(VENV)/.dev
 test-sglang: $(VENV)/.dev
 	PYTHON=$(BIN)/python sh tests/sglang/setup.sh
 	$(BIN)/python -m pytest -m sglang
+
+## make test-s3       storage on a real S3 server, Ceph's gateway on loopback (apt-get installs it when missing and you are root)
+test-s3: $(VENV)/.dev
+	bash tests/s3/ceph.sh start $(S3_DATA)
+	set -a; . $(S3_DATA)/env; set +a; $(BIN)/python -m pytest tests/s3 -m s3; \
+	  code=$$?; bash tests/s3/ceph.sh stop $(S3_DATA); exit $$code
 
 ## make test-browser  the webserver in headless Chromium (installed by apt-get when it is missing and you are root)
 test-browser: $(VENV)/.dev

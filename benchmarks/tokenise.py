@@ -5,8 +5,8 @@
 
 Conversations of one to three turns with reasoning, rendered by a ChatML template with a thinking block over the Qwen3.6
 vocabulary. A document is a conversation up to one of its assistant turns. The peer does what trainers do: `datasets.map`,
-batched, one process, ids by `apply_chat_template(tokenize=True)`, and no mask. Ours reads the conversations, renders, encodes
-turn and prompt, masks, checks and builds the training table; ids must be equal on every document. Both are measured in CPU
+batched, one process, ids by `apply_chat_template(tokenize=True)`, and no mask. Ours reads the conversations, renders turn and
+prompt, encodes, masks, checks and builds the training table; ids must be equal on every document. Both are measured in CPU
 seconds of a process of their own, warmed by a few rows; our gate (the reference encodes the first texts and fastokens is loaded)
 is shown apart, since it is paid once a run. Ends with one line of JSON: value is the peer's CPU seconds over ours.
 """

@@ -10,7 +10,7 @@ token). Byte-stream-split would save 6 % more, but for integers DuckDB 1.5 can't
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -59,10 +59,20 @@ class TableWriter:
     A writer without rows leaves a valid empty file with all its columns.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, *, metadata: Mapping[str, str] | None = None, buffer_rows: int = 2000) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        buffer_rows: int = 2000,
+        distinct: Collection[str] = (),
+    ) -> None:
+        """`distinct` names columns whose values hardly repeat: no dictionary is tried for them."""
         self.path, self.schema, self.rows = path, schema, 0
         self._buffer: list[Mapping[str, Any]] = []
         self._buffer_rows, self._buffer_bytes = buffer_rows, 0
+        self._sized = [field.name for field in schema if _has_length(field.type)]
         self._temporary = path.with_name(path.name + ".tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         stored = schema.with_metadata({**(schema.metadata or {}), **{k.encode(): v.encode() for k, v in (metadata or {}).items()}})
@@ -72,14 +82,14 @@ class TableWriter:
             compression="zstd",
             compression_level=3,
             use_dictionary=cast(
-                "Any", [name for name in schema.names if name not in ID_COLUMNS and name != "loss_mask"]
+                "Any", [name for name in schema.names if name not in ID_COLUMNS and name != "loss_mask" and name not in distinct]
             ),  # pyarrow's stub knows bool only
         )
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row, a mapping of column name to value."""
         self._buffer.append(row)
-        self._buffer_bytes += sum(len(value) for value in row.values() if isinstance(value, Sized))
+        self._buffer_bytes += sum(len(value) for name in self._sized if (value := row.get(name)) is not None)
         if len(self._buffer) >= self._buffer_rows or self._buffer_bytes >= _BUFFER_UNITS:
             self._flush()
 
@@ -111,6 +121,17 @@ class TableWriter:
             self._temporary.unlink(missing_ok=True)
             return
         publish(self._temporary, self.path)
+
+
+def _has_length(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return (
+        types.is_string(dtype)
+        or types.is_binary(dtype)
+        or types.is_large_string(dtype)
+        or types.is_large_binary(dtype)
+        or types.is_nested(dtype)
+    )
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]], *, metadata: Mapping[str, str] | None = None) -> int:

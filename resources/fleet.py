@@ -18,6 +18,7 @@ from dflash_assets.resources.engines.base import Engine, EngineError, EngineInfo
 from dflash_assets.resources.engines.embedded import EmbeddedEngine
 from dflash_assets.resources.engines.openai_chat import AnswerCodec, OpenAIChatEngine
 from dflash_assets.resources.engines.sglang import SglangEngine
+from dflash_assets.resources.engines.tls import TlsFiles
 from dflash_assets.resources.weights import locate_weights
 
 if TYPE_CHECKING:
@@ -62,12 +63,14 @@ class Fleet(dg.ConfigurableResource):
 
     def attached(self, codec: Callable[[], AnswerCodec], check: ServerCheck | None = None) -> list[tuple[Engine, int | None]]:
         """The same without ever launching a server."""
-        kind = self.engine["kind"]
+        kind, tls = self.engine["kind"], TlsFiles.of(self.engine.get("tls"), Path(self.base_dir))
         if kind == "embedded":
             return [(self._embedded(), None)]
         if kind == "sglang":
             key, revision = self.engine.get("api_key_env"), self.model_revision
-            engines = [SglangEngine(one["url"], model_revision=revision, api_key_env=key, check=check) for one in self.engine["servers"]]
+            engines = [
+                SglangEngine(one["url"], model_revision=revision, api_key_env=key, tls=tls, check=check) for one in self.engine["servers"]
+            ]
             return self._behind_router(engines, None)
         limit = self.engine["max_in_flight"]
         shared = codec()
@@ -80,6 +83,7 @@ class Fleet(dg.ConfigurableResource):
                     max_in_flight=limit,
                     model_revision=self.model_revision,
                     api_key_env=self.engine.get("api_key_env"),
+                    tls=tls,
                 ),
                 limit,
             )

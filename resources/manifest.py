@@ -15,6 +15,8 @@ import orjson
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+# One path part after the other: no leading slash, no drive, no backslash, no control character.
+_INSIDE = re.compile(r"[^/\\:\x00-\x1f]++(?:/[^/\\:\x00-\x1f]++)*+")
 _CONTENT = re.compile(r"\.[0-9a-f]{12,64}(?=[./]|$)")
 _CONTENT_FOLDER = re.compile(r"^(.*?)(\.[0-9a-f]{12,64})/")
 
@@ -50,6 +52,10 @@ class Entry:
         """Entry from its JSON form."""
         return Entry(data["key"], data["version"], tuple(StoredFile(**file) for file in data["files"]), dict(data["facts"]))
 
+    def paths_outside(self) -> list[str]:
+        """Paths that would leave the store: absolute, through `..`, or of another form than the store itself writes."""
+        return [file.path for file in self.files if not _INSIDE.fullmatch(file.path) or ".." in file.path.split("/")]
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -75,8 +81,7 @@ def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
     except orjson.JSONDecodeError as error:
         raise StoreFault(f"{where}: not JSON ({error}); restore it from a copy or start with another `store:`") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        version = found.get("format") if isinstance(found, dict) else None
-        raise StoreFault(f"{where}: format {version!r}, this version reads {FORMAT}")
+        raise StoreFault(f"{where}: {_other_format(found.get('format') if isinstance(found, dict) else None)}")
     place = where.removesuffix(MANIFEST).rstrip("/")
     if found.get("recipe") != owner.recipe:
         raise StoreFault(f"{place} belongs to recipe {found.get('recipe')!r}, not {owner.recipe!r}; give this recipe a `store:` of its own")
@@ -88,7 +93,23 @@ def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
                 "other's answers. Give the changed recipe a `store:` of its own, or change it back"
             )
     entries = {name: Entry.of(entry) for name, entry in found["entries"].items()}
+    # Files the manifest names are read, and moved away when they are damaged: whoever can write a bucket must not reach outside it.
+    for name, entry in entries.items():
+        if outside := entry.paths_outside():
+            raise StoreFault(
+                f"{where}: entry {name!r} names {outside[0]!r}, which is no path within a store; restore the manifest from a copy"
+            )
     return Manifest(entries, int(found.get("epoch", 0)), dict(found.get("etags", {})))
+
+
+def _other_format(version: object) -> str:
+    """Why a manifest of another format isn't read, and what to do."""
+    if isinstance(version, int) and version > FORMAT:
+        return (
+            f"store format {version}, this version of dflash-assets reads {FORMAT}: it was written by a newer one. Install that version "
+            "(recipe.resolved.yaml beside it names it), or give the recipe another `store:`"
+        )
+    return f"store format {version!r}, this version reads {FORMAT}; it is no manifest of a store: restore it from a copy or start with another `store:`"
 
 
 def dump_manifest(manifest: Manifest, owner: Owner) -> bytes:

@@ -6,6 +6,7 @@ limits, and one class of error whose text never holds a secret. Not here: what i
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -75,10 +76,8 @@ class S3Fault(StoreFault):
 
 def make_client(*, attempts: int = ATTEMPTS, read_seconds: float = READ_SECONDS) -> Any:
     """An S3 client of boto3 (botocore.client.S3), safe to share between threads. Nothing is asked yet."""
-    import boto3
     from botocore.config import Config
 
-    session = boto3.Session()
     # Checksums by trailer are refused by several servers; every body carries its MD5 instead, which all of them check.
     settings: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
@@ -89,21 +88,38 @@ def make_client(*, attempts: int = ATTEMPTS, read_seconds: float = READ_SECONDS)
         "response_checksum_validation": "when_required",
     }
     with translated("client", "s3"):
-        client = session.client("s3", config=Config(**settings), region_name=session.region_name or "us-east-1")
-        chosen: dict[str, Any] = session._session.get_scoped_config().get("s3") or {}  # pyright: ignore[reportPrivateUsage]  # boto3 has no public way
+        session, chosen = _session()
+        region = session.region_name or "us-east-1"
+        client = session.client("s3", config=Config(**settings), region_name=region)
         if not urlsplit(client.meta.endpoint_url).netloc.endswith("amazonaws.com") and "addressing_style" not in chosen:
             # Other servers seldom have a name for each bucket.
             settings["s3"] = {"addressing_style": "path"}
-            client = session.client("s3", config=Config(**settings), region_name=session.region_name or "us-east-1")
+            client = session.client("s3", config=Config(**settings), region_name=region)
     return client
+
+
+def _session() -> tuple[Any, dict[str, Any]]:
+    """A boto3 session of the environment as it is now, and the `s3` settings of its profile."""
+    import boto3
+    import botocore.session
+
+    core: Any = botocore.session.get_session()
+    core.register_component("data_loader", _loader())
+    return boto3.Session(botocore_session=core), core.get_scoped_config().get("s3") or {}
+
+
+@functools.cache
+def _loader() -> Any:
+    """Service descriptions, parsed once a process: most of what a client costs."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def credentials_found() -> str | None:
     """Where boto3 finds credentials (`env`, `shared-credentials-file`, `iam-role`, ...), or None. Never what they are."""
-    import boto3
-
     with translated("credentials", "s3"):
-        found = boto3.Session().get_credentials()
+        found = _session()[0].get_credentials()
         return None if found is None else str(found.method)
 
 

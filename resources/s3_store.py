@@ -1,10 +1,8 @@
 """A store in a bucket: committed to a local working copy first, uploaded behind, fetched when something isn't here.
 
-Here: the S3Store and its working copy. Not here: requests (`s3_bucket.py`), uploading (`s3_upload.py`), who may write
-(`s3_lease.py`), the journal's copies (`s3_journal.py`). docs/storage.md tells the whole.
-
-The working copy is a DirectoryStore of which any file that is in the bucket may be missing: it's fetched, checked
-against the manifest and kept until the disk is wanted for something else.
+Here: the S3Store: what each promise of a store comes to, and what becomes of damage. Not here: the local side (`working_copy.py`),
+requests (`s3_bucket.py`), the bucket's manifest (`s3_remote.py`), uploading (`s3_upload.py`), who may write (`s3_lease.py`), the
+journal's copies (`s3_journal.py`). docs/storage.md tells the whole.
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ from __future__ import annotations
 import atexit
 import errno
 import logging
-import os
-import shutil
 import threading
 import time
 import uuid
@@ -21,24 +17,19 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import orjson
-
 from dflash_assets.resources.durable import file_sha256, publish, write_text
-from dflash_assets.resources.manifest import MANIFEST, Entry, Owner, StoredFile, StoreFault, changed
+from dflash_assets.resources.manifest import Entry, Owner, StoredFile, StoreFault, changed
 from dflash_assets.resources.s3_bucket import Bucket
 from dflash_assets.resources.s3_client import S3Fault, make_client
 from dflash_assets.resources.s3_journal import JournalMirror
 from dflash_assets.resources.s3_lease import Lease
-from dflash_assets.resources.s3_upload import Remote, Uploader, add_tie
-from dflash_assets.resources.store import DirectoryStore, StoreOptions, StoreState
+from dflash_assets.resources.s3_remote import Remote, add_tie
+from dflash_assets.resources.s3_upload import Uploader
 from dflash_assets.resources.store_lock import describe_me, held_by, is_locked, run_lock
+from dflash_assets.resources.store_protocol import StoreOptions, StoreState
+from dflash_assets.resources.working_copy import RESERVE_BYTES, WorkingCopy, files_of
 
 log = logging.getLogger(__name__)
-RESERVE_BYTES = 1 << 30
-"""Free space that is left on the disk of the working copy: the journal must always be able to write."""
-IN_USE_SECONDS = 600.0
-"""A file asked for within this time may be open: it isn't removed to make room."""
-TOUCH_SECONDS = 60.0
 TEXT_SECONDS = 5.0
 _shared: dict[tuple[str, str], S3Store] = {}
 _sharing = threading.Lock()
@@ -66,39 +57,19 @@ class S3Store:
         assert options.work is not None
         self.owner, self._options = owner, options
         self._bucket = bucket or Bucket(root)
-        self._folder = Path(options.work)
-        self._local = DirectoryStore(self._folder, owner)
-        self._copy = self._claim()
+        self._local = WorkingCopy(Path(options.work), owner, self._bucket.url(), options.disk_bytes)
         # Small requests decide about the lock: they must fail well before the lease runs out.
         control = bucket or Bucket(root, lambda: make_client(attempts=2, read_seconds=8))
-        self._lease = lease or Lease(control, f"{self._copy}@{describe_me()['host']}")
+        self._lease = lease or Lease(control, f"{self._local.id}@{describe_me()['host']}")
         self._remote = Remote(control, self._local, owner)
         self._uploader = Uploader(self._bucket, self._local, self._remote, self._lease)
-        self._mirror = JournalMirror(self._bucket, self.work / "journal", self._copy)
+        self._mirror = JournalMirror(self._bucket, self.work / "journal", self._local.id)
         if options.mirror_journal:
             self._uploader.on_pass.append(lambda: self._mirror.look(all_up=not self._uploader.pending().groups))
-        self._uploader.on_up = self._trim
+        self._uploader.on_up = lambda: self._local.trim(self._remote.manifest.etags)
         self._guard = threading.RLock()
         self._pulled = False
         self._texts: dict[str, float] = {}
-        self._used: dict[str, float] = {}
-        self._index: tuple[object, dict[str, StoredFile]] = (None, {})
-
-    def _claim(self) -> str:
-        """Id of the working copy. Raises StoreFault when the folder is another store's."""
-        marker, address = self.work / "store.json", self._bucket.url()
-        if marker.exists():
-            found = orjson.loads(marker.read_bytes())
-            if found["root"] != address:
-                raise StoreFault(
-                    f"{self._folder} is the working copy of {found['root']}, not of {address}; give `storage.work` another folder"
-                )
-            return str(found["id"])
-        if (self._folder / MANIFEST).exists():
-            raise StoreFault(f"{self._folder} is a store of its own, not a working copy; give `storage.work` another folder")
-        copy = uuid.uuid4().hex[:12]
-        write_text(marker, orjson.dumps({"root": address, "id": copy}).decode())
-        return copy
 
     # -- the Store protocol --------------------------------------------------------------------------------------------
 
@@ -112,7 +83,7 @@ class S3Store:
         return self._bucket
 
     @property
-    def working_copy(self) -> DirectoryStore:
+    def working_copy(self) -> WorkingCopy:
         """The local side, for `gc`."""
         return self._local
 
@@ -170,17 +141,17 @@ class S3Store:
     def room(self) -> str | None:
         if self._lease.lost is not None:
             raise StoreFault(self._lease.lost)
-        waiting = sum(file.bytes for file in self._uploader.pending().files(self._remote.manifest))
-        free = shutil.disk_usage(self._folder).free
-        if free < RESERVE_BYTES:
-            self._trim(wanted=RESERVE_BYTES - free)
-            free = shutil.disk_usage(self._folder).free
-        if waiting < self._options.disk_bytes and free >= RESERVE_BYTES:
+        up = self._remote.manifest
+        waiting = sum(file.bytes for file in self._uploader.pending().files(up))
+        if self._local.free < RESERVE_BYTES:
+            self._local.make_room(0, up.etags)
+        free = self._local.free
+        if waiting < self._local.disk_bytes and free >= RESERVE_BYTES:
             return None
         why = self._uploader.problem or "the upload is slower than the answers"
         return (
             f"no more work is taken on until the bucket has caught up: {waiting / 1e9:.2f} GB wait for upload to {self.root} "
-            f"(limit {self._options.disk_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB free at {self._folder}); {why}"
+            f"(limit {self._local.disk_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB free at {self._local.folder}); {why}"
         )
 
     def settle(self) -> None:
@@ -237,7 +208,7 @@ class S3Store:
         listed = {found.path: found for found in self._bucket.list()} if manifest.entries else {}
         damaged: list[StoredFile] = []
         mended: dict[str, str] = {}
-        for file in _files(manifest.entries):
+        for file in files_of(manifest.entries):
             there = listed.get(file.path)
             etag = manifest.etags.get(file.path)
             if there is not None and there.bytes == file.bytes and etag in (None, there.etag):
@@ -255,7 +226,7 @@ class S3Store:
         for line in said:
             log.warning("%s", line)
         pending = {file.path for file in self._uploader.pending().files(manifest)}
-        damaged += [file for file in _files(self._local.entries()) if file.path in pending and not self._is_here(file)]
+        damaged += [file for file in files_of(self._local.entries()) if file.path in pending and not self._local.has(file)]
         if mended:
             self._remote.publish({}, mended, self._lease)
         if damaged:
@@ -274,18 +245,12 @@ class S3Store:
             self._local.local(path).unlink(missing_ok=True)
         self.commit(dict.fromkeys(gone))
 
-    def _is_here(self, file: StoredFile) -> bool:
-        try:
-            return self._local.local(file.path).stat().st_size == file.bytes
-        except OSError:
-            return False
-
     def _elsewhere(self) -> str | None:
         try:
             holder = self._lease.holder()
         except StoreFault:
             return None
-        return None if holder is None or (holder.owner or "").startswith(f"{self._copy}@") else holder.said
+        return None if holder is None or (holder.owner or "").startswith(f"{self._local.id}@") else holder.said
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -294,25 +259,17 @@ class S3Store:
 
         Raises StoreFault when the bucket doesn't hold it, or holds something else; then its entries are let go of.
         """
-        here = self._local.local(path)
-        file = self._named(path)
+        self._look()
+        here, file = self._local.local(path), self._local.named(path)
         if file is None:
             self._fetch_text(path, here)
             return here
         with self._guard:
-            if self._is_here(file):
-                self._touch(here)
+            if self._local.has(file):
+                self._local.touch(file)
             else:
                 self._fetch(file, here)
         return here
-
-    def _named(self, path: str) -> StoredFile | None:
-        """What the manifest says about a path."""
-        self._look()
-        stamp = self._local.stamp()
-        if self._index[0] != stamp or stamp is None:
-            self._index = (stamp, {file.path: file for file in _files(self._local.entries())})
-        return self._index[1].get(path)
 
     def is_local(self, path: str) -> bool:
         """Whether reading it needs no request."""
@@ -321,7 +278,7 @@ class S3Store:
     def _fetch(self, file: StoredFile, here: Path) -> None:
         temporary = self.work / "tmp" / f"fetch-{uuid.uuid4().hex}"
         temporary.parent.mkdir(parents=True, exist_ok=True)
-        self._make_room(file.bytes)
+        self._local.make_room(file.bytes, self._remote.manifest.etags)
         try:
             try:
                 size, sha = self._bucket.get_file(file.path, temporary)
@@ -336,12 +293,12 @@ class S3Store:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreFault(
-                    f"no room to fetch {self.url(file.path)} ({file.bytes / 1e6:.1f} MB) at {self._folder}: free space"
+                    f"no room to fetch {self.url(file.path)} ({file.bytes / 1e6:.1f} MB) at {self._local.folder}: free space"
                 ) from error
             raise
         finally:
             temporary.unlink(missing_ok=True)
-        self._trim()
+        self._local.trim(self._remote.manifest.etags)
 
     def _refuse(self, file: StoredFile, size: int) -> None:
         if not self._lease.epoch:
@@ -367,42 +324,3 @@ class S3Store:
         if found is not None:
             here.parent.mkdir(parents=True, exist_ok=True)
             write_text(here, found[0].decode("utf-8", "replace"))
-
-    # -- the disk ------------------------------------------------------------------------------------------------------
-
-    def _touch(self, here: Path) -> None:
-        """A file is wanted: its time says so to every process of this machine."""
-        now = time.monotonic()
-        if now - self._used.get(str(here), -TOUCH_SECONDS) >= TOUCH_SECONDS:
-            self._used[str(here)] = now
-            os.utime(here)
-
-    def _make_room(self, size: int) -> None:
-        free = shutil.disk_usage(self._folder).free
-        if free < RESERVE_BYTES + size:
-            self._trim(wanted=RESERVE_BYTES + size - free)
-
-    def _trim(self, wanted: int = 0) -> None:
-        """Remove files that are in the bucket, longest unused first: `wanted` bytes, and what is over the limit."""
-        up = self._remote.manifest
-        here: list[tuple[float, int, Path]] = []
-        total, now = 0, time.time()
-        for file in _files(self._local.entries()):
-            path = self._local.local(file.path)
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            total += stat.st_size
-            if file.path in up.etags and now - stat.st_mtime >= IN_USE_SECONDS:
-                here.append((stat.st_mtime, stat.st_size, path))
-        excess = max(wanted, total - self._options.disk_bytes)
-        for _, size, path in sorted(here):
-            if excess <= 0:
-                return
-            path.unlink(missing_ok=True)
-            excess -= size
-
-
-def _files(entries: Mapping[str, Entry]) -> list[StoredFile]:
-    return list({file.path: file for entry in entries.values() for file in entry.files}.values())

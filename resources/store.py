@@ -1,7 +1,7 @@
 """The store of one recipe: where its files are, and the manifest that says which of them are current.
 
-Here: the Store protocol and the directory store. Not here: the manifest's form (`manifest.py`), the bucket
-(`s3_store.py`), what the files hold (the stages) and the run's journal, which is always local
+Here: the directory store, and which store an address means. Not here: the protocol (`store_protocol.py`), the manifest's form
+(`manifest.py`), the bucket (`s3_store.py`), what the files hold (the stages) and the run's journal, which is always local
 (`dflash_assets.generation.journal`).
 
 Rules: data files are immutable and named by content, so a new version never collides with an old one. A file exists
@@ -16,10 +16,9 @@ import logging
 import os
 import shutil
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from filelock import FileLock
 
@@ -38,101 +37,10 @@ from dflash_assets.resources.manifest import (
     plain_path,
 )
 from dflash_assets.resources.store_lock import held_by, is_locked, run_lock
+from dflash_assets.resources.store_protocol import Store, StoreOptions, StoreState
 
 __all__ = ["DirectoryStore", "Entry", "Owner", "Store", "StoreFault", "StoreOptions", "StoreState", "StoredFile", "open_store"]
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """What a store holds and what is still on its way, from records on this machine."""
-
-    files: int
-    """Files the manifest names."""
-    bytes: int
-    pending_files: int = 0
-    """Of these, not yet in the bucket."""
-    pending_bytes: int = 0
-    problem: str | None = None
-    """Why nothing gets up at the moment."""
-    holder: str | None = None
-    """Who writes, if somebody does."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """How a bucket's working copy behaves on this machine; a folder needs none of it."""
-
-    work: str | None = None
-    """Folder of the working copy, None for `data/<recipe>.working`."""
-    disk_bytes: int = 50 << 30
-    """The working copy at most: files waiting for upload and fetched ones together."""
-    mirror_journal: bool = True
-    """Copy the journal's segments to the bucket too."""
-
-
-class Store(Protocol):
-    """Where one recipe's files live. Every path is relative to the store's root, with `/`."""
-
-    @property
-    def root(self) -> str:
-        """Folder or URL, for people."""
-        ...
-
-    @property
-    def work(self) -> Path:
-        """Local folder for temporary files and the journal, on a disk that survives a restart."""
-        ...
-
-    def put(self, local: Path, path: str) -> StoredFile:
-        """Move a finished local file into the store under `path`, verified.
-
-        An equal file already there is fine; another one that the manifest names is a StoreFault.
-        """
-        ...
-
-    def put_folder(self, local: Path, path: str) -> tuple[StoredFile, ...]:
-        """Move a finished local folder into the store as `<path>.<digest of its files>`; what was there before stays."""
-        ...
-
-    def put_text(self, path: str, text: str) -> None:
-        """Write a small file that may change, such as progress.json or report.md."""
-        ...
-
-    def local(self, path: str) -> Path:
-        """A local file with this content."""
-        ...
-
-    def url(self, path: str) -> str:
-        """Where a person finds it."""
-        ...
-
-    def entries(self) -> dict[str, Entry]:
-        """The manifest's entries by name, as of now."""
-        ...
-
-    def commit(self, changes: Mapping[str, Entry | None]) -> None:
-        """Replace (or with None remove) entries, all at once. Returns when they survive a crash of this machine."""
-        ...
-
-    def lock(self) -> AbstractContextManager[None]:
-        """This process is the only run, or a StoreFault that names who is. May be taken again within the process.
-
-        Whoever takes it first looks whether the named files are there, and lets go of entries whose files aren't.
-        """
-        ...
-
-    def room(self) -> str | None:
-        """Why no more work may be taken on at the moment, None when it may. Raises StoreFault when it never may again."""
-        ...
-
-    def settle(self) -> None:
-        """Wait until everything committed is at the store's address. Raises StoreFault when that can't be."""
-        ...
-
-    def state(self) -> StoreState:
-        """What is there, what is on its way, who writes."""
-        ...
 
 
 class DirectoryStore:

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import dagster as dg
 
+from dflash_assets.assets.alerts import alert_sensor
 from dflash_assets.assets.blend import blend_asset, prompts_shard_asset
 from dflash_assets.assets.common import Plan
 from dflash_assets.assets.completions import completions_asset
-from dflash_assets.assets.keys import partition_keys
+from dflash_assets.assets.follow import follow_sensor
+from dflash_assets.assets.keys import partition_keys, stage_of
+from dflash_assets.assets.recurring import recurring
 from dflash_assets.assets.report import report_asset
 from dflash_assets.assets.sources import source_asset
 from dflash_assets.assets.training_set import export_asset, ledger_asset, training_set_asset
@@ -43,7 +46,19 @@ def build_definitions(recipe: Recipe, base_dir: Path, recipe_file: Path | None =
             ledger_asset(plan),
             report_asset(plan),
         ]
-        return dg.Definitions(assets=assets, resources=build_resources(recipe, plan.base_dir), executor=dg.in_process_executor)
+        schedules, following = recurring(plan)
+        return dg.Definitions(
+            assets=dg.map_asset_specs(lambda spec: _labelled(recipe, spec), assets),
+            sensors=[alert_sensor(plan), follow_sensor(plan), *following],
+            schedules=schedules,
+            resources=build_resources(recipe, plan.base_dir),
+            executor=dg.in_process_executor,
+        )
+
+
+def _labelled(recipe: Recipe, spec: dg.AssetSpec) -> dg.AssetSpec:
+    """With what people select by in the webserver: `tag:recipe=demo`, `tag:stage=sources`, `owner:`."""
+    return spec.merge_attributes(tags={"recipe": recipe.name, "stage": stage_of(spec.group_name or "")}, owners=recipe.owners)
 
 
 def build_resources(recipe: Recipe, base_dir: Path) -> dict[str, dg.ConfigurableResource]:

@@ -4,8 +4,9 @@ Here: the proven pattern of a generator asset over a range of shards, and the pr
 right. Not here: what happens to a shard (the stages) and which assets there are (one file a stage beside this one).
 
 Facts this leans on, each pinned by a test in tests/assets/test_events.py (Dagster 1.13): a hand-yielded
-materialisation has no provenance unless all four tags are given; a red shard is one that was planned but not
-materialised in a run that failed; check outputs are named `<asset key>_<check>`; a range run must end with them.
+materialisation has no provenance unless all four tags are given; of a partitioned input the event pointer is what is
+compared, so it must name a real event; a red shard is one that was planned but not materialised in a run that failed;
+check outputs are named `<asset key>_<check>`; a range run must end with them.
 """
 
 from __future__ import annotations
@@ -42,14 +43,29 @@ class ShardEvent:
     error: str | None = None
 
 
-def provenance_tags(version: str, code_version: str, inputs: Mapping[dg.AssetKey, str]) -> dict[str, str]:
-    """The four tags without which Dagster can't tell whether a hand-yielded materialisation is stale."""
+def provenance_tags(
+    version: str, code_version: str, inputs: Mapping[dg.AssetKey, str], pointers: Mapping[dg.AssetKey, int] | None = None
+) -> dict[str, str]:
+    """The four tags without which Dagster can't tell whether a hand-yielded materialisation is stale.
+
+    `pointers`: for partitioned inputs the storage id of the event the shard was made from. Dagster compares such an input by
+    the events after the pointer; an input without one never makes the shard stale. Unpartitioned inputs are compared by version.
+    """
     tags = {"dagster/data_version": version, "dagster/code_version": code_version}
     for key, input_version in inputs.items():
         name = key.to_user_string()
         tags[f"dagster/input_data_version/{name}"] = input_version
-        tags[f"dagster/input_event_pointer/{name}"] = "NULL"
+        tags[f"dagster/input_event_pointer/{name}"] = str((pointers or {}).get(key, "NULL"))
     return tags
+
+
+def input_events(context: dg.AssetExecutionContext) -> dict[dg.AssetKey, Mapping[str, int]]:
+    """For each upstream asset, the storage id of the latest materialisation by shard; empty for an unpartitioned one."""
+    shards = set(context.partition_keys)
+    return {
+        key: context.instance.get_latest_storage_id_by_partition(key, dg.DagsterEventType.ASSET_MATERIALIZATION, shards)
+        for key in context.assets_def.asset_deps[context.asset_key]
+    }
 
 
 def check_output_name(key: dg.AssetKey, check: str) -> str:
@@ -66,6 +82,8 @@ def shard_events(
     """
     key = context.asset_key
     single = len(context.partition_keys) == 1
+    # Before the first shard: what arrives upstream while this run works must leave its shards stale, not count as used.
+    made_from = input_events(context)
     failed: dict[str, str] = {}
     for event in events:
         results = [_check(key, event, check) for check in event.checks]
@@ -74,7 +92,8 @@ def shard_events(
             yield from results
             continue
         assert event.version is not None
-        tags = provenance_tags(event.version, code_version, event.inputs)
+        pointers = {upstream: found[event.partition] for upstream, found in made_from.items() if event.partition in found}
+        tags = provenance_tags(event.version, code_version, event.inputs, pointers)
         if single:
             # A plain result lets downstream assets of the same run go on, which a hand-yielded event doesn't.
             yield dg.MaterializeResult(

@@ -25,6 +25,7 @@ from dflash_assets.assets.build import build_definitions
 from dflash_assets.assets.keys import Keys, partition_keys
 from dflash_assets.assets.verdicts import SHARDS_PER_RUN
 from dflash_assets.errors import AssetsError
+from dflash_assets.generation.run import end_running
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.resources.store import Store
 from dflash_assets.tables import write_text
@@ -45,6 +46,15 @@ concurrency:
 run_monitoring:
   enabled: true
   free_slots_after_run_end_seconds: 300
+retention:
+  # Looks of sensors and schedules, which are many; runs and events are kept.
+  schedule:
+    purge_after_days: 90
+  sensor:
+    purge_after_days:
+      skipped: 7
+      failure: 30
+      success: 90
 """
 
 
@@ -220,6 +230,7 @@ def _read(stage: Stage, ran: dg.ExecuteInProcessResult) -> StageResult:
         if event.is_step_failure:
             data = event.step_failure_data
             if data.error is not None and data.error.cls_name == "DagsterExecutionInterruptedError":
+                end_running()
                 raise KeyboardInterrupt
             failure = data.user_failure_data
             result.errors.append((failure.description if failure else None) or (data.error.to_string() if data.error else "failed"))

@@ -95,6 +95,11 @@ class Keys:
         return self._key("report")
 
 
+def stage_of(group: str) -> str:
+    """Stage of a group made by `Keys.group`. Recipes' names and stages may both hold underscores; the number between them doesn't."""
+    return next(stage for number, stage in enumerate(STAGES, 1) if group.endswith(f"_{number}_{stage}"))
+
+
 def partition_keys(recipe: Recipe) -> list[str]:
     """`shard-00000` ...: fixed by the recipe, so that the picture stands before anything ran."""
     return [f"shard-{number:05d}" for number in range(recipe.blend.shard_count)]

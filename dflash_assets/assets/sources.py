@@ -19,7 +19,7 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
         key=key,
         group_name=plan.keys.group(SOURCES),
         code_version=source_fingerprint(source),
-        kinds={"parquet"},
+        kinds={"parquet", "huggingface"} if source.hub else {"parquet"},
         description=f"Prompts of `{where}`, read as `{source.format}`: every row accepted, or rejected with a reason.",
         metadata={"dagster/column_schema": table_schema(PROMPT), "licence": source.licence or "not stated"},
         check_specs=[

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 SHARDS_PER_RUN = 50
 HARD, SOFT = "hard_rules", "soft_rules"
+MEND = (
+    "Materialize `completions` and `verdicts` of this shard with `resample_failed: true` in the config of `completions`, or "
+    "`dflash-assets redrive {recipe} --failed`: only the failing rows are asked again. Until then a backfill that holds this shard doesn't "
+    "launch `training_set`; `dflash-assets run {recipe}`, or materialising `training_set` alone, builds it without the shard where the recipe "
+    "says `training_set.incomplete: take_validated`."
+)
+"""What a red shard's check tells to do."""
 EXCERPT_CHARS = 120
 
 
@@ -68,7 +75,10 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
                     "cache": "hit" if found.made.cached else "made now",
                     "path": dg.MetadataValue.path(workspace.store.url(found.made.entry.files[0].path)),
                 }
-                checks = [_check(name, severity, found, validator, confidence) for name, severity in ((HARD, "hard"), (SOFT, "soft"))]
+                checks = [
+                    _check(name, severity, found, validator, confidence, workspace.recipe_said)
+                    for name, severity in ((HARD, "hard"), (SOFT, "soft"))
+                ]
                 yield ShardEvent(
                     partition, found.made.entry.version, {keys.completions: facts["completions"]}, metadata, checks, found.error
                 )
@@ -79,7 +89,7 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
     return verdicts
 
 
-def _check(name: str, severity: str, found: "ShardVerdicts", validator: "Validator", confidence: float) -> ShardCheck:
+def _check(name: str, severity: str, found: "ShardVerdicts", validator: "Validator", confidence: float, recipe: str) -> ShardCheck:
     # What fails most stands first, what had nothing to test last.
     shown = sorted((rule for rule in found.rules if rule.severity == severity), key=lambda rule: (not rule.seen, -rule.share))
     table = dg.MetadataValue.table(
@@ -109,7 +119,9 @@ def _check(name: str, severity: str, found: "ShardVerdicts", validator: "Validat
     metadata: dict[str, Any] = {"rules": table, "broken": len(broken)}
     if broken:
         metadata["failing_rows"] = _rows(validator.failing_rows(found.shard, broken))
-        metadata["show"] = f"dflash-assets peek --rule {broken[0]}"
+        metadata["show"] = f"dflash-assets peek {recipe} --rule {broken[0]}"
+        if severity == "hard":
+            metadata["mend"] = dg.MetadataValue.md(MEND.format(recipe=recipe))
     return ShardCheck(name, not broken, metadata, warn_only=severity == "soft")
 
 

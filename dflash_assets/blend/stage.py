@@ -8,6 +8,7 @@ are committed at once: no reader ever sees half a blend.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from dflash_assets.recipe.blend import Benchmark
 from dflash_assets.recipe.fingerprint import blend_fingerprint
 from dflash_assets.resources.store import Entry
 from dflash_assets.tables import digest, file_sha256, write_text
+from dflash_assets.tokens.fast import with_reference
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 from dflash_assets.workspace import Made, Workspace
 
@@ -66,7 +68,13 @@ def make_blend(workspace: Workspace, tokenizer: TargetTokenizer, existing: Exist
     used = recipe.model_copy(update={"blend": recipe.blend.model_copy(update={"decontaminate": benchmarks})})
     with workspace.temporary("blend") as folder:
         prompts = {name: workspace.path(entry) for name, entry in sources.items()}
-        plan = blend(used, prompts, tokenizer, folder, base_dir=workspace.base_dir, existing=existing)
+
+        def planned() -> BlendPlan:
+            shutil.rmtree(folder)  # of an attempt that ended where the tokenizers disagree: its rows hold ids nobody vouches for
+            folder.mkdir()
+            return blend(used, prompts, tokenizer, folder, base_dir=workspace.base_dir, existing=existing)
+
+        plan = with_reference(tokenizer.encoder, planned)
         checked = _checked([folder / shard.file for shard in plan.shards if shard.rows], benchmarks, workspace.base_dir)
         write_text(folder / "plan.json", plan.model_dump_json(indent=1) + "\n")
         write_text(folder / "mix.md", mix_markdown(plan))

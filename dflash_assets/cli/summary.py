@@ -55,7 +55,7 @@ def print_summary(console: Console, workspace: Workspace, recipe: Path) -> None:
         console.print(f"ledger: {sum(totals.values()):,} source rows = {said}")
     for what, where in files_of(workspace, workspace.store.entries()).items():
         console.print(f"  {what:<28} {_short(where)}")
-    console.print(f"next: [bold]open {_short(workspace.store.url('report.html'))}[/], or change {recipe} and run it again")
+    console.print(f"next: [bold]open {_short(str(workspace.store.local('report.html')))}[/], or change {recipe} and run it again")
 
 
 def spot_check_table(facts: ReportFacts, title: str = "Spot check, every row") -> Table:

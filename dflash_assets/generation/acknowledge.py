@@ -1,32 +1,34 @@
 """From the journal's thread to the event loop: many answers become durable at once, and the loop is woken once for all of them.
 
-Here: waiting in a loop for futures of another thread. Not here: the journal. `asyncio.wrap_future` wakes the loop for each
-future, a system call each on both sides.
+Here: waiting in a loop for the journal. Not here: the journal. A `concurrent.futures.Future` and `asyncio.wrap_future` for each
+answer would cost two locks and a system call each on both sides.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import Future
+from functools import partial
+
+from dflash_assets.generation.journal import Answer, Journal
 
 
 class Acknowledgements:
-    """Waits for futures of other threads in one event loop, the running one."""
+    """Waits for journals in one event loop, the running one."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._done: deque[tuple[asyncio.Future[None], Future[None]]] = deque()
+        self._done: deque[tuple[asyncio.Future[None], OSError | None]] = deque()
         self._woken = False
 
-    async def wait(self, future: Future[None]) -> None:
-        """Returns when the future has a result, raises what it raises. Cancelling the wait leaves the future alone."""
+    async def durable(self, journal: Journal, answer: Answer) -> None:
+        """Returns when the answer survives a crash. Raises the OSError that prevented it. Cancelling leaves the answer in the queue."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        future.add_done_callback(lambda done: self._add(waiter, done))
+        journal.submit(answer, partial(self._add, waiter))
         await waiter
 
-    def _add(self, waiter: asyncio.Future[None], done: Future[None]) -> None:
-        self._done.append((waiter, done))
+    def _add(self, waiter: asyncio.Future[None], error: OSError | None) -> None:
+        self._done.append((waiter, error))
         if not self._woken:
             self._woken = True
             try:
@@ -37,10 +39,9 @@ class Acknowledgements:
     def _settle(self) -> None:
         self._woken = False  # before the queue is emptied: what comes from now on wakes the loop again
         while self._done:
-            waiter, done = self._done.popleft()
+            waiter, error = self._done.popleft()
             if waiter.done():
                 continue
-            error = done.exception()
             if error is None:
                 waiter.set_result(None)
             else:

@@ -250,7 +250,7 @@ class Attempts:
 
     async def _durable(self, answer: Answer) -> None:
         try:
-            await self._acknowledged.wait(self._journal.append(answer))
+            await self._acknowledged.durable(self._journal, answer)
         except OSError as error:
             raise GenerationError(
                 f"answers can't be kept: {self._journal.failure or error}",

@@ -24,7 +24,7 @@ LOOK_AHEAD = 32
 """Requests at the head of the queue among which a server looks for one of its own."""
 MAX_HOMES = 65_536
 RESORT_ANSWERS = 64
-"""Answers after which the remaining requests are sorted anew by what is expected now."""
+"""Answers after which the order of the sources is looked at anew by what is expected now."""
 
 
 @dataclass(slots=True)
@@ -83,16 +83,21 @@ class ReadyQueue:
         self._lengths = lengths
         self._homes: dict[int, str] = {}
         self._sorted_at: int | None = None
+        self._sources: set[str] = set()
+        self._ranks: dict[str, int] = {}
+        """Place of each source in the order of the last sort; sources of equal expectation share one."""
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def append(self, job: Job) -> None:
         """A job of a shard just opened."""
+        self._sources.add(job.ask.source)
         self._jobs.append(job)
 
     def again(self, job: Job) -> None:
         """A job that has waited already: it goes first."""
+        self._sources.add(job.ask.source)
         self._jobs.appendleft(job)
 
     def longest_first(self) -> None:
@@ -127,6 +132,10 @@ class ReadyQueue:
             del self._homes[next(iter(self._homes))]
 
     def _sort(self) -> None:
-        expected = {source: self._lengths.of(source) for source in {job.ask.source for job in self._jobs}}
-        self._jobs = deque(sorted(self._jobs, key=lambda job: -expected[job.ask.source]))
         self._sorted_at = self._lengths.seen
+        expected = {source: self._lengths.of(source) for source in self._sources}
+        places = {length: place for place, length in enumerate(sorted(set(expected.values()), reverse=True))}
+        ranks = {source: places[length] for source, length in expected.items()}
+        if ranks != self._ranks:  # sorting thousands of jobs at every look cost as much as reading their answers
+            self._ranks = ranks
+            self._jobs = deque(sorted(self._jobs, key=lambda job: ranks[job.ask.source]))

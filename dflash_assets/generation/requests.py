@@ -157,8 +157,9 @@ def shard_asks(
     columns = ["prompt_id", "source", "prompt_ids", "messages_json", "tools_json", "thinking", "category", "language"]
     with pq.ParquetFile(prompts) as file:
         for batch in file.iter_batches(batch_size=500, columns=columns):
-            for row in batch.to_pylist():
-                ids = tuple(row["prompt_ids"])
+            every = batch.column("prompt_ids").to_numpy(zero_copy_only=False)  # Arrow makes integers one by one, numpy a row at a time
+            for row, prompt_ids in zip(batch.drop_columns("prompt_ids").to_pylist(), every, strict=True):
+                ids = tuple(prompt_ids.tolist())
                 for sample in range(samples):
                     known = (again or {}).get((row["prompt_id"], 0, sample), Again(0, None))
                     key = known.key or facts.sampled_as(known.sampling_json).request_key(ids, 0, sample, known.attempt_of_sample)

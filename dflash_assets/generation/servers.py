@@ -8,6 +8,8 @@ launching servers (`resources.fleet`).
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,10 +137,20 @@ class Fleet:
         """Names of the servers that take requests at all."""
         return {server.name for server in self.servers if not server.down}
 
-    def freest(self) -> Server | None:
-        """The server with the smallest filled share of its slots; None when all are full or down."""
-        free = [server for server in self.servers if server.free > 0]
-        return min(free, key=lambda server: (server.in_flight / server.capacity, server.name), default=None)
+    def openings(self) -> Iterator[Server]:
+        """Where the next request should go, again and again until all servers are full: each time the one with the smallest filled
+        share of its slots. The caller sends to it before it asks for the next."""
+        # The limits are asked once: they change with time, not with what is sent.
+        limits = [(server, server.flow.limit(server.capacity)) for server in self.servers if not server.down]
+        while True:
+            best, least = None, math.inf
+            for server, limit in limits:
+                held = len(server.calls)
+                if held < limit and (share := held / server.capacity) < least:
+                    best, least = server, share
+            if best is None:
+                return
+            yield best
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """What progress.json says about each server."""

@@ -24,6 +24,9 @@ from dflash_assets.resources.store import Entry, Store
 from dflash_assets.rows import ANSWERED, COMPLETION, RESENT
 from dflash_assets.tables import TableWriter, canonical_json, digest
 
+DISTINCT = ("event_id", "request_key", "prompt_id", "supersedes", "text", "started_at", "seconds")
+"""Columns of a completions file whose values hardly repeat."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
@@ -142,7 +145,7 @@ class Shards:
         name = shard_name(opened.shard)
         temporary = self._store.work / "tmp" / f"{name}.parquet"
         older = self._older(opened)
-        with TableWriter(temporary, COMPLETION, metadata={"fingerprint": self._facts.fingerprint}) as writer:
+        with TableWriter(temporary, COMPLETION, metadata={"fingerprint": self._facts.fingerprint}, distinct=DISTINCT) as writer:
             for ask in opened.asks:
                 writer.write(completion_row(self._facts, ask, opened.answers[ask.key]))
             if older is not None:
@@ -159,10 +162,12 @@ class Shards:
 
     def _older(self, opened: OpenShard) -> Any:
         """Rows of the events that newer ones of this shard supersede."""
+        samples = {(ask.prompt_id, ask.turn, ask.sample) for ask in opened.asks if ask.attempt_of_sample}
+        if not samples:
+            return None
         entry = self._store.entries().get(f"completions/{shard_name(opened.shard)}")
         same = entry is not None and entry.facts.get("identity", self._facts.identity) == self._facts.identity
         beside = self._store.local(entry.files[0].path) if entry is not None and same else None
-        samples = {(ask.prompt_id, ask.turn, ask.sample) for ask in opened.asks if ask.attempt_of_sample}
         return self._lineage.older(samples, {ask.event_id for ask in opened.asks}, beside)
 
     def count(self, opened: OpenShard) -> dict[str, Any]:

@@ -156,9 +156,12 @@ class Window:
         if self._journal.failure is None:
             while (suspect := self._suspects.next(self._fleet)) is not None:
                 self._send(*suspect)
-            up = self._fleet.up
-            while self._ready and (server := self._fleet.freest()) is not None:
-                self._send(self._ready.take(server.name, up), server)
+            if self._ready:
+                up = self._fleet.up
+                for server in self._fleet.openings():
+                    self._send(self._ready.take(server.name, up), server)
+                    if not self._ready:
+                        break
         self._progress.load(self._fleet.in_flight, self._fleet.slots, self._fleet.runs)
 
     def _send(self, job: Job, server: Server) -> None:
@@ -166,7 +169,7 @@ class Window:
         server.calls[job.ask.key] = Call(job, task, time.monotonic())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task

@@ -3,7 +3,7 @@
 Here: which field belongs to which stage, and the code version of each stage. Not here: hashes of data (each stage's
 own digest) and request keys (`dflash_assets.generation.requests`).
 
-A field that only changes how fast, where or how loudly a stage works (URLs, limits of checks, number of attempts, early stop)
+A field that only changes how fast, when, where or how loudly a stage works (URLs, limits of checks, number of attempts, early stop, `schedule`, `owners`)
 enters no fingerprint: changing it must not make finished work stale.
 """
 
@@ -15,7 +15,7 @@ from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.tables import canonical_json, digest
 
-CODE_VERSIONS = {"source": "2", "blend": "2", "completions": "1", "verdicts": "2", "training_set": "2", "export": "1"}
+CODE_VERSIONS = {"source": "3", "blend": "2", "completions": "1", "verdicts": "2", "training_set": "2", "export": "1"}
 """Raised by hand when a stage's code makes something else from the same input."""
 
 

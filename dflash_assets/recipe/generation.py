@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dflash_assets.recipe.base import RecipeModel, Share
 from dflash_assets.recipe.launch import LaunchSpec, RouterSpec, ServerSpec, check_launch, check_router
+from dflash_assets.recipe.tls import TlsSpec, check_tls
 
 
 class SamplingSpec(RecipeModel):
@@ -63,6 +64,8 @@ class SglangEngine(RecipeModel):
     """The SGLang router in front of the servers; null sends each request to the least loaded server directly."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the servers' API key. The key itself never stands in a recipe."""
+    tls: TlsSpec | None = None
+    """Certificates for https:// servers; null believes the system's authorities and shows no certificate."""
 
     @model_validator(mode="after")
     def _launchable(self) -> Self:
@@ -70,6 +73,8 @@ class SglangEngine(RecipeModel):
             check_launch(self.launch, self.servers, self.api_key_env)
         if self.router is not None:
             check_router(self.router, self.launch, self.servers, self.api_key_env)
+        if self.tls is not None:
+            check_tls(self.tls, [server.url for server in self.servers] + ([self.router.url] if self.router else []))
         return self
 
 
@@ -84,6 +89,14 @@ class OpenAIChatEngine(RecipeModel):
     """Requests in flight for each endpoint."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key."""
+    tls: TlsSpec | None = None
+    """Certificates for https:// endpoints; null believes the system's authorities and shows no certificate."""
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if self.tls is not None:
+            check_tls(self.tls, [server.url for server in self.servers])
+        return self
 
 
 EngineSpec = Annotated[EmbeddedEngine | SglangEngine | OpenAIChatEngine, Field(discriminator="kind")]

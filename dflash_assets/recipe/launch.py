@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from dflash_assets.recipe.base import RecipeModel
+from dflash_assets.recipe.tls import PlainServerUrl, ServerUrl
 
 _FREE_GPU_COUNT = ("--enable-dp-attention", "--attn-dp-size", "--pp-size", "--pipeline-parallel-size", "--nnodes")
 """Flags with which a server's number of GPUs isn't data_parallel x tensor_parallel."""
@@ -20,8 +21,8 @@ _FREE_GPU_COUNT = ("--enable-dp-attention", "--attn-dp-size", "--pp-size", "--pi
 class ServerSpec(RecipeModel):
     """One SGLang server: attached to by its URL, or launched on these GPUs."""
 
-    url: str = Field(pattern=r"^https?://")
-    """Base URL, with or without a trailing `/v1`."""
+    url: ServerUrl
+    """Base URL, with or without a trailing `/v1`. A user or password in it is refused."""
     gpus: tuple[NonNegativeInt, ...] = ()
     """GPU indices of this server: for launching it, and for figures per GPU."""
 
@@ -70,7 +71,7 @@ class RouterSpec(RecipeModel):
     """The SGLang router (package sglang-router) in front of the servers: it chooses which of them answers. The run still asks the servers
     themselves for their load, and compares each with the recipe."""
 
-    url: str = Field(pattern=r"^http://")
+    url: PlainServerUrl
     """Where it is asked. With `launch` it is started there by `launch.python`, its metrics on the next port."""
     policy: Literal["cache_aware", "power_of_two", "round_robin", "random"] = "cache_aware"
     """`--policy`: how it chooses."""

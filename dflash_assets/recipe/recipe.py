@@ -7,7 +7,7 @@ hashing (`fingerprint.py`), and facts that only a look at the data can tell (`df
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,11 @@ from dflash_assets.recipe.storage import StorageSpec
 from dflash_assets.recipe.training_set import ExportSpec, TrainingSetSpec
 from dflash_assets.recipe.validation import ValidationSpec
 
+OWNER = r"^(team:[A-Za-z0-9_-]+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,})$"
+"""What Dagster takes as an owner of an asset."""
+CRON = r"^(@(hourly|daily|weekly|monthly|yearly)|([0-9*/,A-Za-z-]+ +){4}[0-9*/,A-Za-z-]+)$"
+"""Minute, hour, day of the month, month, day of the week."""
+
 
 class Recipe(RecipeModel):
     """One training set, from prompt datasets to trainer files."""
@@ -30,6 +35,10 @@ class Recipe(RecipeModel):
     """Name of the recipe: prefix of every asset key and default folder of its data."""
     description: str = ""
     """What this training set is for, in a sentence."""
+    owners: tuple[Annotated[str, Field(pattern=OWNER)], ...] = ()
+    """Who answers for it: e-mail addresses or `team:NAME`. Shown on every asset; decides nothing."""
+    schedule: Annotated[str, Field(pattern=CRON)] | None = None
+    """Cron line (UTC) for a recipe whose sources grow: when the webserver reads them and blends anew, once that is switched on there."""
     seed: int = Field(default=0, ge=0)
     """Seed of every shuffle and choice."""
     store: str | None = None

@@ -104,7 +104,8 @@ DETECTORS = (
     ),
     Detector(
         "cookie",
-        re.compile(r"(?i)\b(?:set-)?cookie(?:\\*[\"'])?\s*:\s*(?:\[\s*)?(?:\\*[\"'])?([^\"'\\\r\n]+=[^\"'\\\r\n]+)"),
+        # Possessive and bounded: with `\s*` and `+=` a megabyte of spaces, or of `cookie:`, takes an hour.
+        re.compile(r"(?i)\b(?:set-)?cookie(?:\\*[\"'])?\s*+:\s*+(?:\[\s*+)?(?:\\*[\"'])?([^\"'\\\r\n=]{1,1024}+=[^\"'\\\r\n]+)"),
         ("cookie",),
         any_case=True,
     ),

@@ -21,7 +21,8 @@ from dflash_assets.sources.literals import NotPlain, dump, parse_json
 Policy = Literal["light", "strict"]
 HEADER_KEYS = frozenset({"headers", "header", "query_params", "cookies", "cookie", "set-cookie", "authorization", "x-api-key"})
 """Keys of a log record that no excerpt may quote."""
-
+_ADDRESS_KEYS = frozenset({"url", "uri", "path"})
+"""Keys of a log record whose query is left out: `?key=...` needs no shape to be a credential."""
 
 _SHORTEST = 6
 """No finding is shorter than this."""
@@ -118,8 +119,12 @@ def _replacement(match: re.Match[str], detector: Detector, found: Counter[str]) 
     return match.group()[:start] + placeholder + match.group()[end:]
 
 
+def _without_query(key: str, item: Any) -> Any:
+    return item.partition("?")[0] if isinstance(item, str) and str(key).lower() in _ADDRESS_KEYS else item
+
+
 def excerpt(value: Mapping[str, Any] | str, limit: int = 300) -> str:
-    """Beginning of a row for people: headers left out, always redacted strictly, cut afterwards so that no secret is cut in half."""
+    """Beginning of a row for people: headers and queries of addresses left out, always redacted strictly, cut afterwards so that no secret is cut in half."""
     if not isinstance(value, str):
-        value = dump({key: item for key, item in value.items() if str(key).lower() not in HEADER_KEYS})
+        value = dump({key: _without_query(key, item) for key, item in value.items() if str(key).lower() not in HEADER_KEYS})
     return Redactor("strict").text(value[:4000])[:limit]

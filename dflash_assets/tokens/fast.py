@@ -28,7 +28,7 @@ GATE_CHARACTERS = 4_000_000
 CHECK_ONE_IN = 1024
 """The reference takes about 5 % of the time so."""
 SEGMENT_CACHE_BYTES = 32 << 20
-"""Segments between control tokens are encoded once: a prompt and the conversation it begins share all of its segments."""
+"""Segments between control tokens are encoded once: turns of a conversation share all but their last."""
 AWKWARD: tuple[str, ...] = (
     "",
     " ",
@@ -84,9 +84,9 @@ class TextEncoder:
         """Texts both have encoded, alike."""
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
-        """Ids of all texts one after the other, int32, and where each begins, int64 [texts + 1].
+        """Ids of all texts one after the other, int32, and where each begins, int64 [texts + 1]; both may be read-only.
 
-        Raises TokenizersDisagree, see the module.
+        Raises TokenizersDisagree, see the module; UnicodeEncodeError when a text holds a lone surrogate.
         """
         if self._fast is None:
             return self._encode_by_reference(texts)
@@ -104,7 +104,12 @@ class TextEncoder:
             self.note = f"tokenizers; fastokens isn't used: {why}"
 
     def _encode_by_reference(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
-        found = [encoding.ids for encoding in self._reference.encode_batch_fast(list(texts), add_special_tokens=False)]
+        try:
+            found = [encoding.ids for encoding in self._reference.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except TypeError:  # what tokenizers says of a text that UTF-8 can't hold
+            for text in texts:
+                text.encode()
+            raise
         if self._open:
             with self._lock:
                 self._collect(texts, found)
@@ -147,8 +152,7 @@ class TextEncoder:
         return fast
 
     def _check(self, text: str, ids: Ids) -> None:
-        [wanted] = self._reference.encode_batch_fast([text], add_special_tokens=False)
-        if wanted.ids != ids.tolist():
+        if self._reference.encode(text, add_special_tokens=False).ids != ids.tolist():
             raise TokenizersDisagree(
                 f"fastokens gives other ids than tokenizers for {_shown(text)}", todo="set target_model.fast_tokenizer to false"
             )
@@ -166,7 +170,8 @@ def with_reference(encoder: TextEncoder, work: Callable[[], Result]) -> Result:
 
 def _flat(fast: Any, texts: Sequence[str]) -> tuple[Ids, Offsets]:
     ids, offsets = fast.encode_batch_flat(list(texts), add_special_tokens=False)
-    return np.frombuffer(ids, "<u4").astype(np.int32), np.frombuffer(offsets, "<u8").astype(np.int64)
+    # Ids and offsets are far below the sign bit, so the buffers serve as they are.
+    return np.frombuffer(ids, "<i4"), np.frombuffer(offsets, "<i8")
 
 
 def _shown(text: str) -> str:

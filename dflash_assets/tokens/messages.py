@@ -140,12 +140,18 @@ class ControlTokens:
 
     def occur_in(self, value: Any) -> bool:
         """True when a string (or key) anywhere in nested lists and dicts holds a control token."""
-        if isinstance(value, str):
-            return self._pattern.search(value) is not None
-        if isinstance(value, Mapping):
-            return any(self.occur_in(key) or self.occur_in(item) for key, item in value.items())
-        if isinstance(value, list | tuple):
-            return any(map(self.occur_in, value))
+        search = self._pattern.search
+        waiting = [value]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, str):
+                if search(one):
+                    return True
+            elif isinstance(one, dict | Mapping):  # dict first: asking an abstract class takes longer
+                waiting += one
+                waiting += one.values()
+            elif isinstance(one, list | tuple):
+                waiting += one
         return False
 
     def hide(self, value: Any) -> tuple[Any, dict[str, str]]:

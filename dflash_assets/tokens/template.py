@@ -13,9 +13,11 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
-from jinja2.nodes import Node
+from jinja2.nodes import Getattr, Name, Node
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dflash_assets.errors import TokenizerError
@@ -63,13 +65,31 @@ def _strftime_now(_layout: str) -> NoReturn:
 
 
 _DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset({"first", "last", "index", "index0", "length"})
+
+
+class _Code(CodeGenerator):
+    """Compiles `message.role` to a look-up in the dict `message`, for all else to the environment's `getattr`, as jinja2 does."""
+
+    def visit_Getattr(self, node: Getattr, frame: Frame) -> None:
+        """Write the expression; names of dict's own attributes stay guarded by the sandbox."""
+        if not isinstance(node.node, Name) or node.attr in _DICT_NAMES:
+            return super().visit_Getattr(node, frame)
+        name = frame.symbols.ref(node.node.name)
+        self.write(f"({name}[{node.attr!r}] if type({name}) is dict and {node.attr!r} in {name} else ")
+        super().visit_Getattr(node, frame)
+        return self.write(")")
 
 
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox with a short way for `message.role`: asking a dict for an attribute raises and catches an error each time."""
 
+    code_generator_class = _Code
+
     def getattr(self, obj: Any, attribute: str) -> Any:
         """The value the sandbox gives: keys of a dict, unless dicts have an attribute of that name, which it guards."""
+        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
         if type(obj) is dict and attribute not in _DICT_NAMES:
             try:
                 return obj[attribute]

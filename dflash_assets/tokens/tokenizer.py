@@ -58,6 +58,9 @@ class TargetTokenizer:
         """Ids that end an answer."""
         self.turn_marker_ids: tuple[int, ...] = tuple(self.special_ids[name] for name in _TURN_MARKERS if name in self.special_ids)
         """Ids of `<|im_start|>` and `<|im_end|>`, in this order, as far as the model has them."""
+        start = next((token for token in added.values() if token.content == _TURN_MARKERS[0]), None)
+        self.turns_are_borders = start is not None and start.special and not (start.lstrip or start.normalized or start.single_word)
+        """True when text from a `<|im_start|>` on has the same ids alone and behind other text."""
 
     @cached_property
     def vocab_size(self) -> int:

@@ -1,26 +1,30 @@
 """Rows of conversations that are only text: one assistant turn each, prompt and answer, many at a time.
 
 Here: two methods that must agree on where the answer begins, over a batch of turns, encoded together. Not here: masks over
-whole conversations (`mask.py`, whose boundaries in the text are used here) and reading sets of conversations.
+whole conversations (`mask.py`) and reading sets of conversations.
 
-Method one: the boundary in the text of the whole render. Method two: the prompt, rendered and encoded alone as the run asks a
-model. They agree when the prompt's text ends at the boundary and its ids begin the ids of the whole. Else a token straddles the
-boundary, or the template rewrites what came before; either way no mask can be trusted.
+Method one is in the text: the prompt, rendered alone as the run asks a model, is the beginning of the whole render, up to and
+with the header of this very answer. Method two is in the ids: the answer's header stands where the text has it, and the prompt's
+ids begin the ids of the whole. Else a token straddles the boundary, or the template rewrites what came before; either way no
+mask can be trusted. Text before a `<|im_start|>` has no influence on ids behind it, so of the prompt, whose text begins the
+whole's, only the part from the last one on is encoded again; where a tokenizer isn't so, all of it is.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dflash_assets.tokens.fast import Ids, Offsets
-from dflash_assets.tokens.mask import MaskFault, boundaries
+from dflash_assets.tokens.mask import MaskFault
 from dflash_assets.tokens.template import Message, TemplateFault
 from dflash_assets.tokens.tokenizer import TargetTokenizer, Tools
 
-_BATCH_CHARACTERS = 8_000_000
+_START, _ASSISTANT = "<|im_start|>", "assistant\n"
+_BATCH_CHARACTERS = 4_000_000
 _WAITING = MaskFault("no_target", "not encoded yet")
 
 
@@ -48,35 +52,23 @@ class TurnRow:
 
 def turn_rows(tokenizer: TargetTokenizer, turns: Sequence[Turn]) -> list[TurnRow | TemplateFault]:
     """The row of each turn, or why there is none: a template's fault, or a MaskFault (`forged_turn`, `unstable_boundary`,
-    `no_target`, `masks_disagree`)."""
+    `masks_disagree`)."""
     results: list[TurnRow | TemplateFault] = []
-    texts: list[str] = []
-    characters = 0
+    batch = _Batch()
     clean: set[int] = set()
-    for turn in turns:
+    for place, turn in enumerate(turns):
         try:
             _refuse_control_tokens(tokenizer, turn, clean)
-            pair = _texts(tokenizer, turn)
+            batch.add(place, *_texts(tokenizer, turn))
         except TemplateFault as fault:
             results.append(fault)
             continue
         results.append(_WAITING)
-        texts += pair
-        characters += len(pair[0]) + len(pair[1])
-        if characters >= _BATCH_CHARACTERS:
-            _encode(tokenizer, results, texts)
-            texts, characters = [], 0
-    _encode(tokenizer, results, texts)
+        if batch.characters >= _BATCH_CHARACTERS:
+            batch.encode(tokenizer, results)
+            batch = _Batch()
+    batch.encode(tokenizer, results)
     return results
-
-
-def _encode(tokenizer: TargetTokenizer, results: list[TurnRow | TemplateFault], texts: Sequence[str]) -> None:
-    """Put rows in the place of what waits for `texts`."""
-    waiting = [place for place, result in enumerate(results) if result is _WAITING]
-    ids, offsets = tokenizer.encoder.encode(texts)
-    markers = _places_of_markers(tokenizer, ids)
-    for number, place in enumerate(waiting):
-        results[place] = _row(tokenizer, ids, offsets, markers, 2 * number)
 
 
 def _refuse_control_tokens(tokenizer: TargetTokenizer, turn: Turn, clean: set[int]) -> None:
@@ -88,36 +80,100 @@ def _refuse_control_tokens(tokenizer: TargetTokenizer, turn: Turn, clean: set[in
             clean.add(id(message))
 
 
-def _texts(tokenizer: TargetTokenizer, turn: Turn) -> tuple[str, str]:
-    """(prompt and answer, prompt) as text that UTF-8 can hold. Raises TemplateFault."""
+def _texts(tokenizer: TargetTokenizer, turn: Turn) -> tuple[str, int, str]:
+    """The whole render; how many `<|im_start|>` its prompt has; the end of the prompt that is encoded alone. Raises TemplateFault."""
     messages = list(turn.messages)
     whole = tokenizer.template.render(messages, turn.tools, turn.thinking, add_generation_prompt=False)
     prompt = tokenizer.template.render(messages[:-1], turn.tools, turn.thinking)
-    start, end = boundaries(messages, whole, len(messages) - 1, [prompt])
-    if whole[:start] != prompt:
-        raise MaskFault("masks_disagree", f"the answer begins at character {start} of the render, after {len(prompt)} of the prompt")
-    try:
-        whole.encode()
-    except UnicodeEncodeError as error:
-        raise TemplateFault("not_unicode", f"lone surrogate at character {error.start}") from None
-    return whole[:end], prompt
+    if not whole.startswith(prompt):
+        raise MaskFault("unstable_boundary", "the prompt of the last turn is no prefix of the conversation")
+    _, *begun = prompt.split(_START)
+    # Counting headers is exact: no message holds control tokens, so each one is the template's.
+    headers = sum(one.startswith(_ASSISTANT) for one in begun)
+    answers = sum(message["role"] == "assistant" for message in messages)
+    if headers != answers or not begun[-1].startswith(_ASSISTANT):
+        raise MaskFault("masks_disagree", f"the prompt of answer {answers} has {headers} headers of answers, or another header last")
+    return whole, len(begun), _START + begun[-1] if tokenizer.turns_are_borders else prompt
 
 
-def _row(tokenizer: TargetTokenizer, ids: Ids, offsets: Offsets, markers: Offsets, at: int) -> TurnRow | TemplateFault:
-    begin, middle, end = offsets[at : at + 3].tolist()
-    row, prompt = ids[begin:middle], ids[middle:end]
-    length = end - middle
-    if len(row) <= length or not np.array_equal(row[:length], prompt):
-        return MaskFault("unstable_boundary", "one token spans the end of a prompt and the beginning of its answer")
-    first, last = np.searchsorted(markers, (begin + length, middle)).tolist()
-    if last - first != 1 or markers[first] != middle - 1 or int(row[-1]) != tokenizer.end_of_turn_id:
-        return MaskFault("unstable_boundary", "a supervised span holds a turn marker other than its own end")
-    return TurnRow(row, length)
+@dataclass(slots=True)
+class _Batch:
+    """Turns that are encoded together."""
+
+    places: list[int] = field(default_factory=list[int])
+    wholes: list[str] = field(default_factory=list[str])
+    starts: list[int] = field(default_factory=list[int])
+    """How many `<|im_start|>` each prompt has."""
+    ends: list[int] = field(default_factory=list[int])
+    """Number of each turn's end of the prompt among `distinct`."""
+    distinct: dict[str, int] = field(default_factory=dict[str, int])
+    characters: int = 0
+
+    def add(self, place: int, whole: str, starts: int, end: str) -> None:
+        """A turn whose row belongs at `place` of the results."""
+        self.places.append(place)
+        self.wholes.append(whole)
+        self.starts.append(starts)
+        self.ends.append(self.distinct.setdefault(end, len(self.distinct)))
+        self.characters += len(whole)
+
+    def encode(self, tokenizer: TargetTokenizer, results: list[TurnRow | TemplateFault]) -> None:
+        """Put the rows where they belong."""
+        if not self.places:
+            return
+        try:
+            ids, offsets = tokenizer.encoder.encode([*self.wholes, *self.distinct])
+        except UnicodeEncodeError:
+            self._encodable(results).encode(tokenizer, results)
+            return
+        turns = len(self.places)
+        bounds = offsets[turns:].tolist()
+        ends = [ids[begin:end].tolist() for begin, end in itertools.pairwise(bounds)]
+        lengths = np.array([len(ends[end]) for end in self.ends])
+        starts = np.array(self.starts) if tokenizer.turns_are_borders else None
+        places = _places(tokenizer, ids, offsets[: turns + 1], starts, lengths)
+        begins = offsets[:turns].tolist()
+        for place, end, begin, (header, answer, stop) in zip(self.places, self.ends, begins, places, strict=True):
+            if header < 0 or ids[header:answer].tolist() != ends[end]:
+                results[place] = MaskFault("unstable_boundary", "one token spans the end of a prompt and the beginning of its answer")
+            elif stop < 0:
+                results[place] = MaskFault("unstable_boundary", "a supervised span holds a turn marker other than its own end")
+            else:
+                results[place] = TurnRow(ids[begin : stop + 1], answer - begin)
+
+    def _encodable(self, results: list[TurnRow | TemplateFault]) -> _Batch:
+        """The turns that UTF-8 can hold; the others are faults."""
+        batch = _Batch()
+        ends = list(self.distinct)
+        for place, whole, starts, end in zip(self.places, self.wholes, self.starts, self.ends, strict=True):
+            try:
+                whole.encode()
+            except UnicodeEncodeError as error:
+                results[place] = TemplateFault("not_unicode", f"lone surrogate at character {error.start}")
+            else:
+                batch.add(place, whole, starts, ends[end])
+        return batch
 
 
-def _places_of_markers(tokenizer: TargetTokenizer, ids: Ids) -> Offsets:
-    """Where turn markers stand, ascending."""
-    found = np.zeros(len(ids), np.bool_)
-    for marker in tokenizer.turn_marker_ids:
-        found |= ids == marker
-    return np.flatnonzero(found)
+def _places(tokenizer: TargetTokenizer, ids: Ids, offsets: Offsets, starts: Offsets | None, lengths: Offsets) -> list[list[int]]:
+    """[header, answer, stop] of each turn, places in `ids`; -1 where there is none.
+
+    `header` is where the end of the prompt that was encoded alone, `lengths[i]` ids, must stand: at its `starts[i]`th `<|im_start|>`,
+    or at the beginning of the turn when `starts` is None. `answer` follows it; `stop` is the end token, the first marker from there on.
+    """
+    begins, finishes = offsets[:-1], offsets[1:]
+    found = [np.flatnonzero(ids == marker) for marker in tokenizer.turn_marker_ids]
+    headers = begins if starts is None else _nth(found[0], np.searchsorted(found[0], begins) + starts - 1, finishes)
+    answers = headers + lengths
+    markers = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+    stops = _nth(markers, np.searchsorted(markers, answers), finishes)
+    end = tokenizer.end_of_turn_id
+    stops[ids[stops] != (-1 if end is None else end)] = -1
+    return np.stack([headers, answers, stops], axis=1).tolist()
+
+
+def _nth(places: Offsets, numbers: Offsets, limits: Offsets) -> Offsets:
+    """`places[numbers]`, -1 where that is no place below the limit."""
+    padded = np.append(places, np.iinfo(np.int64).max)
+    taken = padded[np.minimum(numbers, len(places))]
+    return np.where(taken < limits, taken, -1)

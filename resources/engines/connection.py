@@ -20,6 +20,7 @@ from typing import cast
 import httptools
 
 CONNECT_SECONDS = 10.0
+READ_BYTES = 256 << 10
 
 
 class Refused(Exception):
@@ -49,11 +50,14 @@ class Reply:
     body: bytes
 
 
-class Connection(asyncio.Protocol):
-    """One connection. `exchange` sends a request's bytes and waits for the whole reply."""
+class Connection(asyncio.BufferedProtocol):
+    """One connection. `exchange` sends a request's bytes and waits for the whole reply.
 
-    def __init__(self, gone: Callable[[Connection], None]) -> None:
-        self._gone = gone
+    `space` is what it reads into. All connections of a loop may share it: what was read is parsed before anything else is read.
+    """
+
+    def __init__(self, gone: Callable[[Connection], None], space: memoryview) -> None:
+        self._gone, self._space = gone, space
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[Reply] | None = None
@@ -73,19 +77,22 @@ class Connection(asyncio.Protocol):
         """It can take a request."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes) -> Reply:
-        """Send, and wait for the reply. Raises Lost or NoHttp. Cancelling it ends the connection."""
+    async def exchange(self, request: bytes, seconds: float) -> Reply:
+        """Send, and wait for the reply. Raises Lost, NoHttp or TimeoutError. Cancelling it ends the connection."""
         if self._transport is None or self._transport.is_closing():
             raise Lost("the connection was closed", stale=self.used)
         self._begin()
         self._waiting = self._loop.create_future()
         self._transport.write(request)
+        # Not `asyncio.timeout`: its context costs several times as much, and there is one future to end.
+        deadline = self._loop.call_later(seconds, self._fail, TimeoutError())
         try:
             return await self._waiting
         except BaseException:
             self.close()
             raise
         finally:
+            deadline.cancel()
             self._waiting = None
 
     def close(self) -> None:
@@ -93,18 +100,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._space
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._waiting is None:
             self.close()  # a server that speaks unasked
             return
         self._begun = True
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._space[:nbytes])
         except httptools.HttpParserError as error:
             self._fail(NoHttp(str(error) or type(error).__name__))
             self.close()
@@ -157,11 +167,16 @@ class Pool:
         self._host, self._port, self._tls, self._keep_seconds = host, port, tls, keep_seconds
         self._idle: deque[Connection] = deque()
         self._all: set[Connection] = set()
+        self._space = memoryview(bytearray(READ_BYTES))
 
-    async def request(self, data: bytes) -> Reply:
-        """One exchange over a kept or a new connection. Raises Refused, Lost or NoHttp."""
-        connection = self._kept() or await self._connect()
-        reply = await connection.exchange(data)
+    async def request(self, data: bytes, seconds: float) -> Reply:
+        """One exchange over a kept or a new connection. Raises Refused, Lost, NoHttp, or TimeoutError after so many seconds."""
+        connection = self._kept()
+        if connection is None:
+            began = time.monotonic()
+            connection = await self._connect(seconds)
+            seconds -= time.monotonic() - began
+        reply = await connection.exchange(data, seconds)
         if connection.open:
             connection.idle_since = time.monotonic()
             self._idle.append(connection)
@@ -184,12 +199,16 @@ class Pool:
                 return connection
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, seconds: float) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                _, connection = await loop.create_connection(lambda: Connection(self._forget), self._host, self._port, ssl=self._tls)
+            async with asyncio.timeout(min(CONNECT_SECONDS, seconds)):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._forget, self._space), self._host, self._port, ssl=self._tls
+                )
         except TimeoutError:
+            if seconds < CONNECT_SECONDS:
+                raise
             raise Refused(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
             raise Refused(str(error) or type(error).__name__) from None

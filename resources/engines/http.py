@@ -8,11 +8,9 @@ Sockets and the reply's bytes are `connection.py`'s; numbers are in docs/engines
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,6 +19,7 @@ import orjson
 
 from dflash_assets.resources.engines.base import EngineError, ErrorKind
 from dflash_assets.resources.engines.connection import Lost, NoHttp, Pool, Refused
+from dflash_assets.resources.engines.tls import TlsFiles, client_context
 
 # SGLang and uvicorn close an idle connection after 5 s; a connection reused at that very moment fails.
 KEEP_ALIVE_SECONDS = 4.0
@@ -40,17 +39,18 @@ def base_url(url: str) -> str:
 class HttpServer:
     """One server's connection pool. `api_key_env` names the environment variable of a bearer token, which is never printed."""
 
-    def __init__(self, url: str, api_key_env: str | None = None) -> None:
+    def __init__(self, url: str, api_key_env: str | None = None, tls: TlsFiles | None = None) -> None:
         parts = urlsplit(base_url(url))
         self.url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         """Root URL, without user and password: it stands on every row."""
-        self._key_env = api_key_env
+        self._key_env, self._tls_files = api_key_env, tls
         self._credentials = parts.netloc.rpartition("@")[0]
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         self._target = parts.path
         self._name = parts.netloc.rpartition("@")[2]
         self._headers = b""
+        self._secret = b""
         self._pool: Pool | None = None
 
     async def open(self) -> None:
@@ -63,11 +63,13 @@ class HttpServer:
             if not key.isprintable():
                 raise EngineError("unauthorised", f"{self.url}: the environment variable {self._key_env} holds no key, but several lines")
             lines.append(f"Authorization: Bearer {key}")
+            self._secret = key.encode()
         elif self._credentials:
             lines.append(f"Authorization: Basic {base64.b64encode(unquote(self._credentials).encode()).decode()}")
+            self._secret = lines[-1].rpartition(" ")[2].encode()
         self._headers = "\r\n".join(lines).encode()
         # The window bounds what is in flight; a limit here would queue out of its sight.
-        tls = ssl.create_default_context() if self._tls else None
+        tls = client_context(self._tls_files, self.url) if self._tls else None
         self._pool = Pool(self._host, self._port, tls=tls, keep_seconds=KEEP_ALIVE_SECONDS)
 
     async def close(self) -> None:
@@ -99,8 +101,7 @@ class HttpServer:
         request = b"%s %s HTTP/1.1\r\n%s%s\r\n\r\n%s" % (method.encode(), (self._target + path).encode(), self._headers, kind, data)
         where = self.url + path
         try:
-            async with asyncio.timeout(seconds):
-                reply = await self._pool.request(request)
+            reply = await self._pool.request(request, seconds)
         except TimeoutError:
             raise EngineError("timed_out", f"{where}: no reply within {seconds:g} s") from None
         except Refused as error:
@@ -111,8 +112,20 @@ class HttpServer:
         except NoHttp as error:
             raise EngineError("bad_body", f"{where}: no HTTP reply ({error})") from None
         if reply.status >= 300:
-            raise failure(where, reply.status, reply.body, reply.headers.get("retry-after"))
-        return decode_body(where, reply.body) if read else None
+            raise failure(where, reply.status, self._without_secret(reply.body), reply.headers.get("retry-after"))
+        if not read:
+            return None
+        try:
+            return decode_body(where, reply.body)
+        except EngineError:
+            if not self._secret:
+                raise
+        # Outside the handler, so that no traceback shows the first text as the cause of this one.
+        return decode_body(where, self._without_secret(reply.body))
+
+    def _without_secret(self, body: bytes) -> bytes:
+        """Body of a failure: gateways quote the key they refuse, and what is raised here ends up in logs and on rows."""
+        return body.replace(self._secret, b"***") if self._secret else body
 
 
 def snippet(raw: bytes) -> str:

@@ -14,6 +14,7 @@ import orjson
 
 from dflash_assets.resources.engines.base import EngineError, EngineInfo, EngineLoad, FinishReason, GenerationReply, GenerationRequest
 from dflash_assets.resources.engines.http import HttpServer, snippet
+from dflash_assets.resources.engines.tls import TlsFiles
 
 _FINISH: dict[Any, FinishReason] = {
     "stop": "stop",
@@ -65,8 +66,9 @@ class OpenAIChatEngine:
         max_in_flight: int = 64,
         model_revision: str | None = None,
         api_key_env: str | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
-        self._server = HttpServer(url, api_key_env)
+        self._server = HttpServer(url, api_key_env, tls)
         self._model, self._codec, self._max_in_flight, self._model_revision = model, codec, max_in_flight, model_revision
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._is_sglang = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import orjson
 
 from dflash_assets.resources.engines.base import EngineError, EngineInfo, EngineLoad, FinishReason, GenerationReply, GenerationRequest
 from dflash_assets.resources.engines.http import HttpServer, snippet
+from dflash_assets.resources.engines.tls import TlsFiles
 
 _FINISH: dict[Any, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
@@ -33,9 +35,10 @@ class SglangEngine:
         *,
         model_revision: str | None = None,
         api_key_env: str | None = None,
+        tls: TlsFiles | None = None,
         check: Callable[[SglangEngine, EngineInfo], Awaitable[None]] | None = None,
     ) -> None:
-        self._server = HttpServer(url, api_key_env)
+        self._server = HttpServer(url, api_key_env, tls)
         self._model_revision = model_revision
         self._check = check
         self._max_running: int | None = None
@@ -201,10 +204,12 @@ def _wire(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _integers(ids: Any) -> Sequence[int]:
     """The ids as int32, 4 bytes each; those beyond it as they are. Raises TypeError when something else is among them."""
+    found = array("i")
     try:
-        return array("i", ids)
-    except OverflowError:
-        return tuple(array("q", ids))
+        found.frombytes(struct.pack(f"{len(ids)}i", *ids))  # `array("i", ids)` takes three times as long
+    except struct.error:
+        return tuple(array("q", ids))  # or it says what is among them
+    return found
 
 
 def _count(value: Any, default: int) -> int:

@@ -46,4 +46,8 @@ def test_a_red_check_shows_the_rows(tmp_path: Path) -> None:
     assert {(row["rule"], row["reason"]) for row in rows} == {("round_trip", "text_differs")}
     assert all(row["answer"] and len(row["answer"]) < 300 for row in rows)
     assert "failing_rows" not in found[SOFT].metadata
-    assert found[HARD].metadata["show"].value == "dflash-assets peek --rule round_trip"
+    assert found[HARD].metadata["show"].value == "dflash-assets peek RECIPE --rule round_trip"
+    mend = str(found[HARD].metadata["mend"].value)
+    assert "`resample_failed: true`" in mend
+    assert "`dflash-assets redrive RECIPE --failed`" in mend
+    assert "mend" not in found[SOFT].metadata

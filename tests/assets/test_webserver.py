@@ -24,6 +24,7 @@ NODES = """
 query {
   assetNodes {
     assetKey { path } groupName description isPartitioned hasMaterializePermission kinds
+    tags { key value } owners { ... on UserAssetOwner { email } ... on TeamAssetOwner { team } }
     repository { location { name } }
     assetChecksOrError { ... on AssetChecks { checks { name description } } }
     metadataEntries { label ... on TableSchemaMetadataEntry { schema { columns { name type description } } } }
@@ -36,9 +37,10 @@ query {
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Two recipes over the same data, in one folder."""
-    project = make_project(tmp_path_factory.mktemp("webserver"), recipe_data({"kind": "embedded"}))
+    """Two recipes over the same data, and one that is broken, in one folder."""
+    project = make_project(tmp_path_factory.mktemp("webserver"), recipe_data({"kind": "embedded"}, owners=["a.b@example.org", "team:data"]))
     (project.folder / "r2.yaml").write_text(project.recipe.read_text().replace("name: small", "name: other", 1))
+    (project.folder / "broken.yaml").write_text(project.recipe.read_text().replace("max_prompts:", "max_promts:", 1))
     return project
 
 
@@ -61,7 +63,8 @@ def ask(project: Project, instance: dg.DagsterInstance) -> Iterator[Ask]:
         patch.chdir(project.folder)
         patch.setenv("PYTHONPATH", str(ROOT))  # for the code servers, when the package itself isn't installed
         run_until_shards(project, instance)
-        workspace = write_workspace(project.folder / "home", {"small": project.recipe, "other": project.folder / "r2.yaml"})
+        files = {"small": project.recipe, "other": project.folder / "r2.yaml", "broken": project.folder / "broken.yaml"}
+        workspace = write_workspace(project.folder / "home", files)
         with WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])) as context:
             client = TestClient(DagsterWebserver(context).create_asgi_app())
 
@@ -161,5 +164,43 @@ def test_the_addresses_printed_name_what_there_is(nodes: dict[tuple[str, ...], d
 
 def test_the_workspace_of_the_command_is_valid(project: Project, ask: Ask) -> None:
     found = ask("query { locationStatusesOrError { ... on WorkspaceLocationStatusEntries { entries { name loadStatus } } } }")
-    assert found["locationStatusesOrError"]["entries"] == [{"name": name, "loadStatus": "LOADED"} for name in NAMES]
+    assert found["locationStatusesOrError"]["entries"] == [{"name": name, "loadStatus": "LOADED"} for name in (*NAMES, "broken")]
     assert Path(project.folder / "home" / "loaders" / "other.py").exists()
+
+
+def test_a_broken_recipe_says_file_and_line_and_leaves_the_others_alone(project: Project, ask: Ask) -> None:
+    """`ui` refuses a broken recipe at once; this one was whole then, and its location was reloaded after."""
+    query = """
+    query { workspaceOrError { ... on Workspace { locationEntries {
+      name locationOrLoadError { __typename ... on PythonError { errorChain { error { message } } } }
+    } } } }
+    """
+    entries = {entry["name"]: entry["locationOrLoadError"] for entry in ask(query)["workspaceOrError"]["locationEntries"]}
+    assert {name: entries[name]["__typename"] for name in NAMES} == dict.fromkeys(NAMES, "RepositoryLocation")
+    broken = project.folder / "broken.yaml"
+    line = next(number for number, text in enumerate(broken.read_text().splitlines(), 1) if "max_promts" in text)
+    assert entries["broken"]["__typename"] == "PythonError"
+    causes = [cause["error"]["message"] for cause in entries["broken"]["errorChain"]]  # the page shows them one below the other
+    assert any(f"{broken}:{line}: blend.max_promts: unknown key; did you mean `max_prompts`?" in cause for cause in causes)
+
+
+def test_assets_can_be_selected_by_stage_recipe_and_owner(nodes: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    owners = [{"email": "a.b@example.org"}, {"team": "data"}]
+    for key, node in nodes.items():
+        tags = {tag["key"]: tag["value"] for tag in node["tags"]}
+        assert tags["recipe"] == key[0]
+        assert node["groupName"].endswith(f"_{tags['stage']}"), key
+        assert tags["stage"] in STAGES
+        assert node["owners"] == owners, key
+
+
+def test_sensors_and_schedules_stand_there_switched_off(ask: Ask) -> None:
+    query = """
+    query { repositoriesOrError { ... on RepositoryConnection { nodes { location { name }
+      sensors { name sensorState { status } } schedules { name scheduleState { status } } } } } }
+    """
+    for repository in ask(query)["repositoriesOrError"]["nodes"]:
+        name = repository["location"]["name"]
+        found = {sensor["name"]: sensor["sensorState"]["status"] for sensor in repository["sensors"]}
+        found |= {schedule["name"]: schedule["scheduleState"]["status"] for schedule in repository["schedules"]}
+        assert found == {f"{name}_{what}": "STOPPED" for what in ("alerts", "validate_and_merge")}

@@ -129,4 +129,5 @@ def test_before_anything_runs(tmp_path: Path, moment: float) -> None:
     time.sleep(moment)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGTERM), said
+    # Python ends itself by SIGINT (a shell says 130) when the interrupt fell into an import.
+    assert process.returncode in (130, -signal.SIGTERM, -signal.SIGINT), said

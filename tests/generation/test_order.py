@@ -58,6 +58,29 @@ def test_the_order_follows_what_is_learnt_in_the_tail() -> None:
     assert ready.take("a", UP).ask.source == "maths"
 
 
+def test_an_order_of_equals_is_given_up_when_they_differ() -> None:
+    """By name "code" comes first already, but the jobs stand as they came."""
+    lengths = ExpectedLengths()
+    ready = queue(*(job(number, source="maths" if number % 2 else "code") for number in range(12)), lengths=lengths)
+    ready.longest_first()
+    assert [ready.take("a", UP).ask.source for _ in range(4)] == ["code", "maths"] * 2
+    for _ in range(RESORT_ANSWERS):
+        lengths.observe("code", 500)
+        lengths.observe("maths", 5)
+    assert [ready.take("a", UP).ask.source for _ in range(8)] == ["code"] * 4 + ["maths"] * 4
+
+
+def test_a_retry_of_a_source_that_had_left_the_queue_is_sorted_too() -> None:
+    lengths = ExpectedLengths()
+    ready = queue(*(job(number, source="maths") for number in range(3)), lengths=lengths)
+    ready.longest_first()
+    ready.again(job(9, source="code"))
+    for _ in range(RESORT_ANSWERS):
+        lengths.observe("maths", 500)
+        lengths.observe("code", 5)
+    assert [ready.take("a", UP).ask.source for _ in range(4)] == ["maths"] * 3 + ["code"]
+
+
 def test_samples_of_a_prompt_go_to_one_server() -> None:
     jobs = [job(number, sample=sample) for number in range(8) for sample in range(4)]
     ready = queue(*jobs)

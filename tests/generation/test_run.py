@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import orjson
 import pyarrow.parquet as pq
 import pytest
 
 from dflash_assets.errors import GenerationError
+from dflash_assets.generation.run import end_running
 from dflash_assets.resources.engines.base import EngineError, GenerationReply
 from dflash_assets.resources.store import DirectoryStore
 from tests.support.engines import ScriptedEngine, answer
@@ -201,6 +203,18 @@ def test_leaving_the_iteration_stops_the_run(store: DirectoryStore, tmp_path: Pa
     rest = ScriptedEngine()
     assert all(outcome.error is None for outcome in make_run(store, run._plans, [rest]))
     assert len(engine.seen) + len(rest.seen) <= 80 + 2  # at most what was in flight is asked again
+
+
+def test_a_run_whose_iteration_hangs_open_can_be_ended(store: DirectoryStore, tmp_path: Path) -> None:
+    """An interrupt within Dagster leaves the generator open until its traceback goes; what is in flight must arrive all the same."""
+    run = make_run(store, write_shards(tmp_path, 4, 16), [ScriptedEngine()])
+    held = iter(run)
+    next(held)
+    end_running()
+    assert orjson.loads(store.local("progress.json").read_bytes())["phase"] in ("stopped", "done")
+    rest = list(held)
+    assert all(outcome.error is None for outcome in rest)
+    end_running()  # nothing runs any more
 
 
 def test_samples_are_separate_events(store: DirectoryStore, tmp_path: Path) -> None:

@@ -78,12 +78,25 @@ def test_the_freest_by_share_of_its_slots() -> None:
     fleet = Fleet([big, small])
     for number in range(8):
         big.calls[str(number)] = None  # type: ignore[assignment]
-    assert fleet.freest() is small
+    assert next(fleet.openings()) is small
     small.calls["x"] = None  # type: ignore[assignment]
-    assert fleet.freest() is big, "8 of 240 is less than 1 of 18"
+    assert next(fleet.openings()) is big, "8 of 240 is less than 1 of 18"
     big.down = True
-    assert fleet.freest() is small
+    assert next(fleet.openings()) is small
     assert fleet.slots == small.capacity
     assert fleet.up == {"small"}
     small.down = True
-    assert fleet.freest() is None
+    assert list(fleet.openings()) == []
+
+
+def test_openings_fill_every_server_to_its_limit() -> None:
+    big, small = server(Reporting("big")), server(Reporting("small"))
+    measured(big, EngineLoad(0, 0, 20))
+    measured(small, EngineLoad(0, 0, 10))
+    order: list[str] = []
+    for number, one in enumerate(Fleet([big, small]).openings()):
+        one.calls[str(number)] = None  # type: ignore[assignment]
+        order.append(one.name)
+    assert (big.in_flight, small.in_flight) == (big.capacity, small.capacity)
+    assert big.capacity + small.capacity == len(order)
+    assert set(order[:2]) == set(order[-3:]) == {"big", "small"}, "both are filled side by side"

@@ -11,6 +11,7 @@ import pytest
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.flow import START_SLOTS, STEP_SECONDS
+from dflash_assets.generation.order import RESORT_ANSWERS
 from dflash_assets.resources.engines.base import EngineError, EngineLoad, GenerationReply, GenerationRequest
 from dflash_assets.resources.engines.sglang import SglangEngine
 from dflash_assets.resources.store import DirectoryStore
@@ -183,10 +184,21 @@ def test_the_error_names_servers_that_never_came_back(store: DirectoryStore, tmp
 
 def test_the_longest_source_goes_first_in_the_last_part(store: DirectoryStore, tmp_path: Path) -> None:
     """Odd prompts are "maths" and long, even ones "code" and short; once that is known, code is left to the end."""
-    engine = ScriptedEngine(
-        slots=2, seconds=0.005, script=lambda request, tries: answer(request, tokens=20 if request.prompt_ids[1] % 2 == 0 else 3)
-    )
-    run_all(store, write_shards(tmp_path, 1, 400), [engine])
+
+    class Patient(ScriptedEngine):
+        """Answers nothing before the last part has begun, and no more than 100 before the first 64 answers count."""
+
+        async def generate(self, request: GenerationRequest) -> GenerationReply:
+            def early() -> bool:
+                return not run.progress.all_opened or (len(self.seen) >= 100 and run.progress.answers_done < RESORT_ANSWERS)
+
+            while early():  # noqa: ASYNC110 - counters, no events
+                await asyncio.sleep(0.001)
+            return await super().generate(request)
+
+    engine = Patient(slots=2, script=lambda request, tries: answer(request, tokens=20 if request.prompt_ids[1] % 2 == 0 else 3))
+    run = make_run(store, write_shards(tmp_path, 1, 400), [engine])
+    assert [outcome.error for outcome in run] == [None]
     sources = ["maths" if request.prompt_ids[1] % 2 == 0 else "code" for request in engine.seen]
     assert set(sources[:60]) == {"maths", "code"}
     assert set(sources[-120:]) == {"code"}

@@ -82,7 +82,7 @@ def test_another_target_model_is_refused(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path, Owner("test", {"target_model.name": "a/b"}))
     store.commit({"x": Entry("k", "v", ())})
     assert DirectoryStore(tmp_path, Owner("test", {"target_model.name": "a/b"})).entries()
-    with pytest.raises(StoreFault, match=r"was made for target_model.name 'a/b', the recipe now says 'c/d'"):
+    with pytest.raises(StoreFault, match=r"was made for target_model\.name 'a/b', the recipe now says 'c/d'"):
         DirectoryStore(tmp_path, Owner("test", {"target_model.name": "c/d"})).entries()
 
 

@@ -11,6 +11,11 @@ DIR=$(mkdir -p "${2:?data directory}" && cd "$2" && pwd)
 PORT=${S3_PORT:-17480}
 PROGRAMS=(ceph ceph-mon ceph-osd monmaptool radosgw radosgw-admin)
 export CEPH_CONF=$DIR/ceph.conf
+# The daemons outlive this script: a lock or pipe it was started with must not live on in them.
+for fd in /proc/self/fd/*; do
+  fd=${fd##*/}
+  [ "$fd" -gt 2 ] && [ "$fd" != 255 ] && eval "exec $fd>&-"
+done
 
 stop() {
   # This order, each waited for: else the next start meets a locked pid file.

@@ -9,13 +9,18 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dflash_assets.cli import doctor, gc, sql
+from dflash_assets.cli.opened import opened
+from dflash_assets.recipe.load import load_recipe
+from dflash_assets.recipe.readiness import problems
 from tests.support.project import Project, make_project, recipe_data, simulator
-from tests.support.s3 import Server
+from tests.support.s3 import Server, fresh, real
 
 
 class BucketProject(Project):
@@ -43,120 +48,174 @@ def entries(server: Server) -> dict[str, Any]:
     return json.loads(data)["entries"] if data else {}
 
 
-def test_a_run_moves_to_another_machine_half_way(server: Server, tmp_path: Path) -> None:
-    with simulator("--mean-tokens", "40", "--tokens-per-second", "60", "--slots", "4") as url:
-        first = project(tmp_path / "first", server, url)
+@pytest.fixture(scope="module", params=["moto", pytest.param("real", marks=pytest.mark.s3)])
+def server(request: pytest.FixtureRequest) -> Server:
+    """One bucket for all tests here; the commands find it through their own environment."""
+    return fresh(request.getfixturevalue("_moto")) if request.param == "moto" else real()
+
+
+@dataclass
+class Story:
+    """A run that was cut off on one machine and finished on another."""
+
+    done_by_first: dict[str, Any]
+    """Entries of completions in the bucket when the first machine went away."""
+    refused: subprocess.CompletedProcess[str]
+    """A third machine's attempt while the first one ran."""
+    first_pid: int
+    ran: subprocess.CompletedProcess[str]
+    second: BucketProject
+    progress: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def story(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    folder = tmp_path_factory.mktemp("machines")
+    with simulator("--mean-tokens", "40", "--tokens-per-second", "25", "--slots", "2") as url:
+        first = project(folder / "first", server, url)
         process = first.start("run", "r.yaml")
-        deadline = time.monotonic() + 120
-        while sum(name.startswith("completions/") for name in entries(server)) < 2:
+        deadline = time.monotonic() + 200
+        while not any(name.startswith("completions/") for name in entries(server)):
             assert time.monotonic() < deadline
             assert process.poll() is None, process.stdout and process.stdout.read()
             time.sleep(0.1)
-        refused = project(tmp_path / "other", server, url).command("run", "r.yaml")
-        assert refused.returncode == 1
-        assert f"is being written by process {process.pid} on" in refused.stderr
+        os.kill(process.pid, signal.SIGSTOP)  # time stands still for it while a third machine tries
+        refused = project(folder / "third", server, url).command("run", "r.yaml")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        there = entries(server)
-        done = {name: entry for name, entry in there.items() if name.startswith("completions/")}
-        assert 2 <= len(done) < 6
+        done = {name: entry for name, entry in entries(server).items() if name.startswith("completions/")}
         # The machine is gone with its disk; its lock runs out after a minute (tests/s3/test_lease.py waits for one).
         server.client().delete_object(Bucket=server.bucket, Key="runs/small/lock.json")
-        second = project(tmp_path / "second", server, url)
+        second = project(folder / "second", server, url)
         ran = second.command("run", "r.yaml")
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        assert {name: entries(server)[name] for name in done} == done, "what was done was not done again"
-        progress = json.loads((second.folder / "data" / "small.working" / "progress.json").read_text())
-        assert progress["requests_sent"] <= 48 - 8 * len(done)
-        again = second.command("run", "r.yaml")
-        assert again.returncode == 0, again.stdout + again.stderr
+    progress = json.loads((second.folder / "data" / "small.working" / "progress.json").read_text())
+    return Story(done, refused, process.pid, ran, second, progress)
 
-        status = json.loads(second.command("status", "r.yaml", "--json").stdout)
-        assert status["storage"]["pending_files"] == 0
-        assert status["storage"]["holder"] is None
-        assert status["stages"]["completions"] == {"done": 6, "red": 0, "missing": 0}
-        counted = second.command("sql", "r.yaml", "select count(*) as n, count(distinct prompt_id) as p from completions", "--json")
-        assert json.loads(counted.stdout) == {"n": 48, "p": 48}, counted.stderr
-        assert "runs/small/report.html" in server.objects("runs/small/")
+
+def test_a_run_moves_to_another_machine_half_way(story: Story, server: Server) -> None:
+    assert story.ran.returncode == 0, story.ran.stdout + story.ran.stderr
+    assert 1 <= len(story.done_by_first) < 6
+    assert {name: entries(server)[name] for name in story.done_by_first} == story.done_by_first, "what was done was not done again"
+    assert story.progress["requests_sent"] <= 48 - 8 * len(story.done_by_first)
+    status = json.loads(story.second.command("status", "r.yaml", "--json").stdout)
+    assert status["storage"]["pending_files"] == 0
+    assert status["storage"]["holder"] is None
+    assert status["stages"]["completions"] == {"done": 6, "red": 0, "missing": 0}
+    counted = story.second.command("sql", "r.yaml", "select count(*) as n, count(distinct prompt_id) as p from completions", "--json")
+    assert json.loads(counted.stdout) == {"n": 48, "p": 48}, counted.stderr
+    assert "runs/small/report.html" in server.objects("runs/small/")
+
+
+def test_a_second_run_is_refused_with_who_holds_the_store(story: Story) -> None:
+    assert story.refused.returncode == 1
+    assert f"is being written by process {story.first_pid} on" in story.refused.stderr
 
 
 @pytest.fixture
-def done(server: Server, tmp_path: Path) -> BucketProject:
-    """A finished run in a bucket, seen from another machine that has nothing but the recipe."""
-    with simulator("--mean-tokens", "20") as url:
-        made = project(tmp_path / "first", server, url)
-        ran = made.command("run", "r.yaml")
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-    return project(tmp_path / "second", server, url)
+def elsewhere(story: Story, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The recipe of the finished run on another machine that has nothing else; this process is there."""
+    assert story.ran.returncode == 0
+    server.use(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return project(tmp_path, server, "http://127.0.0.1:9").recipe
 
 
-def test_looking_at_a_bucket_from_elsewhere(done: BucketProject, server: Server) -> None:
-    answers = done.command("sql", "r.yaml", "select source, count(*) as n from completions group by all order by all", "--csv")
-    assert answers.returncode == 0, answers.stderr
-    rows = list(csv.DictReader(io.StringIO(answers.stdout)))
-    assert sum(int(row["n"]) for row in rows) == 48
-    joined = done.command(
-        "sql",
-        "r.yaml",
-        "select t.split, count(*) as n from training_set t join completions c on t.id = c.event_id join prompts p using (prompt_id) group by all",
-        "--json",
+def asked(recipe: Path, query: str) -> list[dict[str, Any]]:
+    columns, batches = sql.answer(opened(recipe), query)
+    assert columns
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_sql_over_a_bucket_reads_where_it_is(elsewhere: Path) -> None:
+    assert sum(row["n"] for row in asked(elsewhere, "select source, count(*) as n from completions group by all")) == 48
+    joined = asked(
+        elsewhere,
+        "select t.split, count(*) as n from training_set t join completions c on t.id = c.event_id "
+        "join prompts p on p.prompt_id = c.prompt_id group by all",
     )
-    assert {"split": "train"}.items() <= json.loads(joined.stdout.splitlines()[-1]).items(), joined.stderr
-    assert not list((done.folder / "data" / "small.working" / "completions").glob("*")), "read where it is, not fetched"
-    wrong = done.command("sql", "r.yaml", "select nothing from nowhere")
-    assert wrong.returncode == 2
-    assert "views: prompts, completions" in wrong.stderr
-    closed = done.command("sql", "r.yaml", "select * from read_csv('r.yaml')")
-    assert closed.returncode == 2
-    assert done.command("peek", "r.yaml", "-n", "1").returncode == 0
+    assert {row["split"] for row in joined} >= {"train"}
+    assert {row["state"] for row in asked(elsewhere, "select distinct state from ledger")} >= {"kept"}
+    assert asked(elsewhere, "select count(*) as n from verdicts")[0]["n"] > 48
+    assert asked(elsewhere, "select count(*) as n from rejected")[0]["n"] >= 3
+    assert not list((elsewhere.parent / "data" / "small.working" / "completions").glob("*")), "read where it is, not fetched"
 
-    # Garbage: what a killed process left, what was replaced, what others put there.
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("select nothing from nowhere", "nowhere"),
+        ("selec 1", "syntax error"),
+        ("select * from read_csv('r.yaml')", "disabled"),
+        ("copy ledger to 'x.csv'", "disabled"),
+        ("install httpfs", "disabled"),
+        ("set enable_external_access = true", "locked"),
+        ("select cast(source as int) from completions", "Could not convert"),
+    ],
+)
+def test_a_query_that_cannot_be_answered(elsewhere: Path, query: str, words: str) -> None:
+    with pytest.raises(sql.SqlError, match="views: prompts, completions") as error:
+        asked(elsewhere, query)
+    assert words in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_the_shapes_of_an_answer(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select 1 as a, 'x,y' as a, [1, 2] as c"
+    sql.sql(elsewhere, query, as_json=False, as_csv=True)
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [["a", "a", "c"], ["1", "x,y", "[1,2]"]]
+    sql.sql(elsewhere, "select 1 as a, [1, 2] as c, null as d", as_json=True, as_csv=False)
+    assert json.loads(capsys.readouterr().out) == {"a": 1, "c": [1, 2], "d": None}
+    sql.sql(elsewhere, "select * from range(5)", as_json=False, as_csv=False, limit=2)
+    assert "the first 2 rows" in capsys.readouterr().out
+
+
+def test_gc_of_a_bucket(elsewhere: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a killed process left, what was replaced, what others put there."""
     client = server.client()
     for name in ("completions/shard-00000.00000000000000aa.parquet", "notes.txt", "quarantine/x.0123456789ab.1"):
         client.put_object(Bucket=server.bucket, Key=f"runs/small/{name}", Body=b"x")
     client.create_multipart_upload(Bucket=server.bucket, Key="runs/small/training_set.0123456789ab/train/part-0.parquet")
-    young = done.command("gc", "r.yaml")
-    assert "00000000000000aa" not in young.stdout, "younger than an hour: it may be about to be committed"
+    gc.gc(elsewhere, delete=False)
+    assert "00000000000000aa" not in capsys.readouterr().out, "younger than an hour: it may be about to be committed"
     before = server.objects("runs/small/")
-    shown = done.command("gc", "r.yaml", "--older-than", "0")
-    assert "2 file(s) would be removed" in shown.stdout, shown.stdout + shown.stderr
+    gc.gc(elsewhere, delete=False, older_than=0)
+    shown = capsys.readouterr().out
+    assert "2 file(s) would be removed" in shown
+    assert "not this program's: left alone" in shown
     assert server.objects("runs/small/") == before
-    removed = done.command("gc", "r.yaml", "--older-than", "0", "--delete")
-    assert removed.returncode == 0, removed.stderr
+    gc.gc(elsewhere, delete=True, older_than=0)
     after = server.objects("runs/small/")
-    assert set(before) - set(after) == {"runs/small/completions/shard-00000.00000000000000aa.parquet"}
+    gone = {key for key in set(before) - set(after) if "/journal/" not in key}  # the journal's copies move to whoever holds the lock
+    assert gone == {"runs/small/completions/shard-00000.00000000000000aa.parquet"}
     assert not client.list_multipart_uploads(Bucket=server.bucket).get("Uploads")
     for entry in entries(server).values():
         assert all(f"runs/small/{file['path']}" in after for file in entry["files"])
 
 
-def test_doctor_tries_a_bucket_before_the_first_request(server: Server, tmp_path: Path) -> None:
+def test_doctor_tries_a_bucket_before_the_first_request(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     made = project(tmp_path, server, "http://127.0.0.1:9")
 
-    def store_checks() -> dict[str, dict[str, Any]]:
-        said = made.command("doctor", "r.yaml", "--json")
-        assert "Not-The-Secret" not in said.stdout + said.stderr
-        return {check["name"]: check for check in json.loads(said.stdout) if check["name"].startswith("store")}
+    def checks(recipe: Path, **changes: str) -> dict[str, doctor.Check]:
+        server.use(monkeypatch, **changes)
+        found = {check.name: check for check in doctor._store(load_recipe(recipe))}
+        assert "Not-The-Secret" not in str(found)
+        return found
 
-    good = store_checks()
-    assert all(check["ok"] for check in good.values())
+    good = checks(made.recipe)
+    assert all(check.ok for check in good.values()), good
     assert {"store credentials", "store bucket", "store clock", "store rights", "store lock", "store"} == set(good)
-    assert "doctor-" not in "".join(server.objects()), "it leaves nothing behind"
-    made.changes = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
-    missing = store_checks()
-    assert not missing["store credentials"]["ok"]
-    assert "AWS_ACCESS_KEY_ID" in missing["store credentials"]["todo"]
+    assert "doctor-" not in "".join(server.keys()), "it leaves nothing behind"
+    missing = checks(made.recipe, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    assert not missing["store credentials"].ok
+    assert "AWS_ACCESS_KEY_ID" in missing["store credentials"].todo
     if server.kind == "real":
-        made.changes = {"AWS_SECRET_ACCESS_KEY": "Not-The-Secret"}
-        assert "the key or secret is wrong" in store_checks()["store bucket"]["found"]
-    made.changes = {}
+        assert "the key or secret is wrong" in checks(made.recipe, AWS_SECRET_ACCESS_KEY="Not-The-Secret")["store bucket"].found
     made.write({**recipe_data({"kind": "embedded"}), "store": "s3://no-such-bucket-here/x"})
-    assert "no such bucket" in store_checks()["store bucket"]["found"]
+    assert "no such bucket" in checks(made.recipe)["store bucket"].found
 
 
 def test_a_store_that_is_no_address_is_refused_by_name(server: Server, tmp_path: Path) -> None:
     made = project(tmp_path, server, "http://127.0.0.1:9")
     made.write(recipe_data({"kind": "embedded"}, store="gs://bucket/x"))
-    ran: subprocess.CompletedProcess[str] = made.command("run", "r.yaml")
-    assert ran.returncode == 2
-    assert "give a folder, or s3://bucket/prefix/" in ran.stderr
+    assert any("give a folder, or s3://bucket/prefix/" in problem for problem in problems(load_recipe(made.recipe), tmp_path))

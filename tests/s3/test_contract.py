@@ -132,7 +132,7 @@ def test_another_recipe_and_another_model_are_refused(opened: Open, tmp_path: Pa
     store.settle()
     with pytest.raises(StoreFault, match="belongs to recipe 'test', not 'other'"):
         opened(Owner("other")).entries()
-    with pytest.raises(StoreFault, match="made for target_model.name 'a/b', the recipe now says 'c/d'"):
+    with pytest.raises(StoreFault, match=r"made for target_model\.name 'a/b', the recipe now says 'c/d'"):
         opened(Owner("test", {"target_model.name": "c/d"})).entries()
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dflash_assets.resources import s3_bucket, s3_store
+from dflash_assets.resources import s3_bucket, s3_store, working_copy
 from dflash_assets.resources.s3_client import S3Fault
 from dflash_assets.resources.s3_lease import Held
+from dflash_assets.resources.s3_remote import pending_of
 from dflash_assets.resources.s3_store import S3Store
-from dflash_assets.resources.s3_upload import pending_of
 from dflash_assets.resources.store import Entry, StoredFile, StoreFault
 from tests.support.s3 import Proxy, Server, open_s3, proxied, wait_until
 
@@ -21,19 +22,18 @@ PREFIX = "runs/test/"
 
 
 @pytest.fixture
-def proxy(server: Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Proxy:
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between boto3 and the server."""
-    found = proxied(server)
-    request.addfinalizer(found.close)
-    server.use(monkeypatch, AWS_ENDPOINT_URL=found.endpoint)
-    return found
+    with proxied(server) as found:
+        server.use(monkeypatch, AWS_ENDPOINT_URL=found.endpoint)
+        yield found
 
 
 @pytest.fixture
-def store(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> S3Store:
+def store(server: Server, tmp_path: Path) -> Iterator[S3Store]:
     found = open_s3(server.url(PREFIX), tmp_path / "copy")
-    request.addfinalizer(found.close)
-    return found
+    yield found
+    found.close()
 
 
 def kept(store: S3Store, name: str, data: bytes = b"answers", *, key: str | None = None) -> Entry:
@@ -259,14 +259,14 @@ def test_what_waits_is_bounded_and_then_no_more_is_taken_on(server: Server, prox
 
 
 def test_files_that_are_up_make_room_oldest_first(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_store, "IN_USE_SECONDS", 0.0)
+    monkeypatch.setattr(working_copy, "IN_USE_SECONDS", 0.0)
     store = open_s3(server.url(PREFIX), tmp_path / "copy", disk_bytes=2500)
     with store.lock():
         for number in range(4):
             entry = kept(store, f"completions/shard-{number:05d}", bytes([number]) * 1000)
             os.utime(store.work.parent / entry.files[0].path, (number, number))
             store.settle()
-        store._trim()
+        store.working_copy.trim(store.remote.manifest.etags)
         here = [number for number in range(4) if store.is_local(f"completions/shard-{number:05d}.0123456789ab.parquet")]
         assert here == [2, 3]
         assert store.local("completions/shard-00000.0123456789ab.parquet").read_bytes() == bytes(1000), "fetched again"
@@ -274,11 +274,12 @@ def test_files_that_are_up_make_room_oldest_first(server: Server, tmp_path: Path
 
 
 def test_a_full_disk_makes_room_or_says_so(server: Server, store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_store, "IN_USE_SECONDS", 0.0)
+    monkeypatch.setattr(working_copy, "IN_USE_SECONDS", 0.0)
     with store.lock():
         kept(store, "up", b"x" * 1000)
         store.settle()
-        monkeypatch.setattr(s3_store, "RESERVE_BYTES", 1 << 60)  # no disk is as large
+        for module in (s3_store, working_copy):
+            monkeypatch.setattr(module, "RESERVE_BYTES", 1 << 60)  # no disk is as large
         assert "GB free at" in str(store.room())
         assert not store.is_local("up.0123456789ab.parquet"), "what is up has made room"
 

@@ -55,8 +55,10 @@ def bucket_is_whole(server: Server) -> dict[str, Any]:
     return entries
 
 
-def one_process(folder: Path, live_server: LiveServer, server: Server, copy: Path, kill_after: float | None) -> tuple[str, bool]:
-    """Run; kill it so many seconds after it has the lock. Returns what it said, and whether it was killed."""
+def one_process(
+    folder: Path, live_server: LiveServer, server: Server, copy: Path, kill_after: tuple[int, float] | None
+) -> tuple[str, bool]:
+    """Run; kill it so many shards and seconds after it has the lock. Returns what it said, and whether it was killed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.killed_upload", str(folder), live_server.url, server.url(PREFIX), str(copy)],
         cwd=ROOT,
@@ -69,7 +71,10 @@ def one_process(folder: Path, live_server: LiveServer, server: Server, copy: Pat
     assert process.stderr is not None
     said = process.stdout.readline()
     if kill_after is not None and said == "began\n":
-        time.sleep(kill_after)
+        shards, seconds = kill_after
+        while said.count("shard") < shards and (line := process.stdout.readline()):
+            said += line
+        time.sleep(seconds)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
     rest, errors = process.communicate(timeout=60)
@@ -88,7 +93,7 @@ def test_a_run_killed_again_and_again_ends_whole(server: Server, tmp_path: Path)
     grown = [0]
     with live(ServerSettings(NAME, context_length=4096, slots=SLOTS, tokens_per_second=60.0)) as live_server:
         for number in range(count):
-            _, was_killed = one_process(tmp_path, live_server, server, copy, source.uniform(0.05, 1.2))
+            _, was_killed = one_process(tmp_path, live_server, server, copy, (source.choice([0, 1, 1, 2, 3]), source.uniform(0, 0.6)))
             killed += was_killed
             grown.append(len(bucket_is_whole(server)))
             if number == count // 2:

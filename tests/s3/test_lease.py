@@ -7,26 +7,28 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from dflash_assets.resources.manifest import StoreFault
 from dflash_assets.resources.s3_bucket import Bucket
 from dflash_assets.resources.s3_lease import LOCK, Held, Lease
-from tests.support.s3 import Proxy, Server, proxied
+from tests.support.s3 import Server, proxied
 
 
 @pytest.fixture(params=["conditions", "no conditions"])
-def bucket(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """A prefix on a server that looks at conditions of a PUT, and on one that doesn't (moto behind a proxy that drops them)."""
-    if request.param == "no conditions":
-        if server.kind != "moto":
-            pytest.skip("conditions are signed: only moto lets a proxy drop them")
-        proxy: Proxy = proxied(server)
+    if request.param == "conditions":
+        yield Bucket(server.url("runs/x"))
+        return
+    if server.kind != "moto":
+        pytest.skip("conditions are signed: only moto lets a proxy drop them")
+    with proxied(server) as proxy:
         proxy.fault = lambda method, path: ("unconditional",) if method == "PUT" else None
-        request.addfinalizer(proxy.close)
         server.use(monkeypatch, AWS_ENDPOINT_URL=proxy.endpoint)
-    return Bucket(server.url("runs/x"))
+        yield Bucket(server.url("runs/x"))
 
 
 def lease(bucket: Bucket, owner: str, **times: float) -> Lease:

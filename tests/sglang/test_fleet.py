@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
 NAME = "Qwen/Qwen3.6-35B-A3B"
 PORTS = (30000, 30007)
-PROMPTS = 160
+PROMPTS = 64
 # What a CPU without SGLang's compiled kernels needs (serve.py), from the recipe's own fields.
 ENVIRONMENT = {"PYTHONPATH": f"{HERE / 'launched'}{os.pathsep}{HERE / 'stubs'}", "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
 CPU_FLAGS = ["--max-total-tokens", "65536", "--skip-server-warmup", "--sleep-on-idle", "--max-running-requests", "8"]
@@ -112,7 +112,7 @@ def project(environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "ready_seconds": 400.0,
         },
     }
-    data = recipe_data(engine, prompts=PROMPTS, shard_size=40)
+    data = recipe_data(engine, prompts=PROMPTS, shard_size=16)
     data["target_model"] = {
         "name": NAME,
         "family": "qwen3_5",
@@ -120,13 +120,23 @@ def project(environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "context_length": 2048,
         "revision": "a" * 40,
     }
-    data["generation"]["sampling"] = {"max_tokens": 96}
+    data["generation"]["sampling"] = {"max_tokens": 32}
     # Random weights break every rule about content; what is tried here is who answers.
-    data["generation"] |= {"give_up_seconds": 900.0, "failure_limit": 0.05, "early_stop": {"enabled": False}}
+    data["generation"] |= {
+        "give_up_seconds": 900.0,
+        "failure_limit": 0.05,
+        "early_stop": {"enabled": False},
+        "floor_tokens_per_second": 0.2,
+    }
     made = make_project(tmp_path / "project", data, rows=PROMPTS // 2 + 10)
     yield made
     stopped = made.command("serve", "stop", "r.yaml")
     assert stopped.returncode == 0, stopped.stderr
+
+
+def finish(run: "subprocess.Popen[str]") -> None:
+    run.kill()
+    run.communicate()
 
 
 def states(project: Project) -> list[dict[str, Any]]:
@@ -154,10 +164,8 @@ def test_two_servers_one_killed_in_the_middle_of_a_run(project: Project) -> None
     os.kill(first[0]["pid"], signal.SIGKILL)
     while run.poll() is None and time.monotonic() < end and project.progress()["phase"] != "done":
         time.sleep(0.5)
-    assert project.progress()["phase"] == "done"
-    run.kill()  # what random weights say passes no rule; the stages after completions are other tests' matter
-    run.communicate()
-
+    finish(run)  # what random weights say passes no rule; the stages after completions are other tests' matter
+    assert project.progress()["phase"] == "done", project.progress()
     entries = {name: entry for name, entry in project.manifest().items() if name.startswith("completions/")}
     rows = [row for entry in entries.values() for row in pq.read_table(project.store / entry["files"][0]["path"]).to_pylist()]
     assert len({row["prompt_id"] for row in rows}) == len(rows) == PROMPTS
@@ -180,7 +188,7 @@ def routed_through_the_router(project: Project, answers: int) -> None:
     """The same servers with the SGLang router in front: only the router is started; other prompts are asked, in another store."""
     data = yaml.safe_load(project.recipe.read_text())
     data["generation"]["engine"]["router"] = {"url": "http://127.0.0.1:30100"}
-    data["name"], data["generation"]["sampling"] = "routed", {"max_tokens": 32}
+    data["name"], data["generation"]["sampling"] = "routed", {"max_tokens": 16}
     project.write(data)
     started = project.command("serve", "start", "r.yaml")
     if "has no sglang-router" in started.stderr:
@@ -193,8 +201,7 @@ def routed_through_the_router(project: Project, answers: int) -> None:
     end = time.monotonic() + 300
     while run.poll() is None and time.monotonic() < end and not (progress.exists() and json.loads(progress.read_text())["phase"] == "done"):
         time.sleep(0.5)
-    run.kill()
-    run.communicate()
+    finish(run)
     found = json.loads(progress.read_text())
     assert (found["phase"], found["prompts_done"], found["failed"]) == ("done", answers, 0)
     assert list(found["servers"]) == ["http://127.0.0.1:30100"]

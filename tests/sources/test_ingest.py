@@ -134,7 +134,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         folder = tmp_path / str(rows)
         folder.mkdir()
         with (folder / "rows.jsonl").open("w") as file:
-            file.writelines(json.dumps({"q": f"{number} " + "word " * 15}) + "\n" for number in range(rows))
+            file.writelines(json.dumps({"q": f"{number} " + "x" * 300}) + "\n" for number in range(rows))
         spec = SourceSpec.model_validate({"name": "s", "format": "question_answer", "path": "rows.jsonl", **QUESTION})
         tracemalloc.start()
         ingest(spec, base_dir=folder, prompts=folder / "p.parquet", rejected=folder / "r.parquet")

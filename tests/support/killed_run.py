@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dflash_assets.generation.journal import Answer, Journal
@@ -44,12 +43,17 @@ def fingerprint(output_ids: Sequence[int]) -> str:
 class TellingJournal(Journal):
     """A journal that prints what it acknowledges."""
 
-    def append(self, answer: Answer) -> Future[None]:
+    def submit(self, answer: Answer, told: Callable[[OSError | None], None]) -> None:
         """See the journal; the line is printed by the journal's thread once the answer is durable."""
-        future = super().append(answer)
         line = f"ack {answer.key} {fingerprint(answer.output_ids)}\n"
-        future.add_done_callback(lambda done: None if done.exception() else sys.stdout.write(line) and sys.stdout.flush())
-        return future
+
+        def tell(error: OSError | None) -> None:
+            if error is None:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+            told(error)
+
+        super().submit(answer, tell)
 
 
 def main() -> None:

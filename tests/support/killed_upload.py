@@ -28,7 +28,8 @@ def run(folder: Path, url: str, address: str, copy: Path) -> int:
         print("began", flush=True)
         generation = make_run(store, plans, [SglangEngine(url)], window=window, expected_model=spec["model"])  # type: ignore[arg-type]
         for outcome in generation:
-            print(f"shard {outcome.shard}", flush=True)
+            if not outcome.cached:
+                print(f"shard {outcome.shard}", flush=True)
         store.settle()
     store.close()
     print("settled", flush=True)

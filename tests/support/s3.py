@@ -81,6 +81,11 @@ class Server:
         """Address of a prefix in the bucket."""
         return f"s3://{self.bucket}/{prefix}"
 
+    def keys(self, prefix: str = "") -> list[str]:
+        """Keys under a prefix."""
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Everything under a prefix, by key."""
         client, found = self.client(), dict[str, bytes]()
@@ -124,7 +129,7 @@ def open_s3(url: str, folder: Path, *, owner: Owner | None = None, ttl: float = 
     owner = owner or Owner("test")
     store = S3Store(url, owner, StoreOptions(work=str(folder), **options))
     if (ttl, beat) != (60.0, 10.0):
-        lease = Lease(Bucket(url), f"{store._copy}@test", ttl=ttl, beat=beat, settle=0.2)
+        lease = Lease(Bucket(url), f"{store.working_copy.id}@test", ttl=ttl, beat=beat, settle=0.2)
         store = S3Store(url, owner, StoreOptions(work=str(folder), **options), lease=lease)
     return store
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from dflash_assets.tokens import turns as turns_module
 from dflash_assets.tokens.mask import mask_conversation
 from dflash_assets.tokens.messages import normalise_messages
-from dflash_assets.tokens.template import TemplateFault
+from dflash_assets.tokens.template import ChatTemplate, TemplateFault
+from dflash_assets.tokens.tokenizer import TargetTokenizer
 from dflash_assets.tokens.turns import Turn, TurnRow, turn_rows
 from tests.support.qwen import qwen_tokenizer
 
@@ -87,3 +89,67 @@ def test_any_text_gives_the_prompt_and_the_rest_or_a_fault(question: str, reason
     if isinstance(found, TurnRow):
         assert found.ids[: found.prompt_length].tolist() == tokenizer.encode_prompt(messages[:1], None, bool(reasoning))
         assert found.ids[-1] == tokenizer.end_of_turn_id
+
+
+def test_lone_surrogates_cost_only_their_own_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reference and with fastokens, which say differently what is wrong."""
+    texts = ["fine", "\ud800", "fine too", "x\udfff"]
+    turns = [Turn(normalise_messages([USER, {"role": "assistant", "content": text}])) for text in texts]
+    tokenizer = qwen_tokenizer()
+
+    class Fast:
+        def encode_batch_flat(self, texts: list[str], add_special_tokens: bool) -> Any:
+            data = [text.encode() for text in texts]
+            found = [tokenizer._tokenizer.encode(text.decode(), add_special_tokens=add_special_tokens).ids for text in data]
+            offsets = np.concatenate(([0], np.cumsum([len(ids) for ids in found])))
+            return np.concatenate(found).astype("<u4").tobytes(), offsets.astype("<u8").tobytes()
+
+    for quick in (None, Fast()):
+        monkeypatch.setattr(tokenizer.encoder, "_fast", quick)
+        found = turn_rows(tokenizer, turns)
+        for text, one in zip(texts, found, strict=True):
+            if isinstance(one, TurnRow):
+                assert tokenizer.decode(one.ids[one.prompt_length :].tolist()) == f"{text}<|im_end|>"
+            else:
+                assert (one.reason, text[-1] in "\ud800\udfff") == ("not_unicode", True)
+        assert [isinstance(one, TurnRow) for one in found] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_where_turns_are_no_borders_the_whole_prompt_is_encoded(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = qwen_tokenizer()
+    assert tokenizer.turns_are_borders
+    turns = [Turn(normalise_messages([USER, ANSWERS[0], USER, answer]), [TOOL]), Turn(normalise_messages([USER, answer]))]
+    expected = turn_rows(tokenizer, turns)
+    encoded = list[str]()
+    encode = tokenizer.encoder.encode
+    monkeypatch.setattr(tokenizer, "turns_are_borders", False)
+    monkeypatch.setattr(tokenizer.encoder, "encode", lambda texts: encoded.extend(texts) or encode(texts))
+    for one, two in zip(expected, turn_rows(tokenizer, turns), strict=True):
+        assert isinstance(one, TurnRow)
+        assert isinstance(two, TurnRow)
+        assert (one.ids.tolist(), one.prompt_length) == (two.ids.tolist(), two.prompt_length)
+    assert len(encoded) == 4
+    assert all(whole.startswith(prompt) for whole, prompt in zip(encoded[:2], encoded[2:], strict=True))
+
+
+@pytest.mark.parametrize(("template", "reason"), [
+    # the answer's text joins the prompt's last token
+    ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ '\n' if m.role == 'assistant' }}{{ m.content }}<|im_end|>\n{% endfor %}"
+     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", "unstable_boundary"),
+    # history is rewritten
+    ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ loop.length }}<|im_end|>\n{% endfor %}"
+     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", "unstable_boundary"),
+    # the prompt ends in another turn than the answer's
+    ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}", "masks_disagree"),
+    # the answer has no end
+    ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ '<|im_end|>\n' if m.role == 'user' }}{% endfor %}"
+     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", "unstable_boundary"),
+])  # fmt: skip
+def test_templates_that_cannot_be_masked(template: str, reason: str) -> None:
+    tokenizer = TargetTokenizer(qwen_tokenizer()._tokenizer, ChatTemplate(template, {}, {}))
+    for borders in (True, False):
+        tokenizer.turns_are_borders = borders
+        [found] = turn_rows(tokenizer, [Turn([USER, {"role": "assistant", "content": "Four."}])])
+        assert isinstance(found, TemplateFault)
+        assert found.reason == reason
