@@ -39,6 +39,7 @@ from dflash_assets.resources.engines.base import Engine, SamplingParameters
 from dflash_assets.resources.store import DirectoryStore
 from dflash_assets.rows import SHARD_PROMPT
 from dflash_assets.tables import digest, write_rows
+from tests.support.generation import an_answer
 
 SHARD = 500
 TARGET_SECONDS = 60.0
@@ -163,23 +164,7 @@ def prompt(number: int, shard: int) -> dict[str, Any]:
 def answer(ask: Ask) -> Answer:
     source = random.Random(ask.key)
     ids = (*(source.randrange(100_000) for _ in range(255)), 2)
-    return Answer(
-        key=ask.key,
-        outcome="ok",
-        text=" ".join(source.choices(WORDS, k=200)),
-        output_ids=ids,
-        finish_reason="stop",
-        matched_stop="2",
-        detail=None,
-        attempts=1,
-        ids_exact=True,
-        engine="sglang",
-        engine_version="0",
-        model_revision="r",
-        server="http://a",
-        started_at=1_700_000_000_000_000,
-        seconds=30.0,
-    )
+    return an_answer(ask.key, " ".join(source.choices(WORDS, k=200)), ids, seconds=30.0)
 
 
 # -- the starts --------------------------------------------------------------------------------------------------------

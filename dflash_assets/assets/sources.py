@@ -43,7 +43,11 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
             check_name="rejected_share",
             passed=share <= source.max_rejected_share,
             severity=dg.AssetCheckSeverity.WARN,
-            metadata={"share": share, "reasons": counts_table(facts["rejected"], "reason"), "show": "dflash-assets peek --rejected REASON"},
+            metadata={
+                "share": share,
+                "reasons": counts_table(facts["rejected"], "reason"),
+                "show": f"dflash-assets peek {workspace.recipe_said} --rejected REASON",
+            },
         )
         looked = facts["checks"]
         checks = [

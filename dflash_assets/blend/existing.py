@@ -21,7 +21,8 @@ from dflash_assets.blend.text import compared_text, duplicate_key
 from dflash_assets.tables import TableWriter, iterate_rows
 
 _TEXTS = pa.schema([pa.field("row", pa.int64()), pa.field("text", pa.string())])
-_TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
+_START, _END = "<|im_start|>", "<|im_end|>"
+_ROLE = re.compile(r"(\w+)\n")
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 
 
@@ -44,13 +45,28 @@ def messages_of_render(text: str) -> list[dict[str, Any]] | None:
     template's own words and the tools in it.
     """
     messages: list[dict[str, Any]] = []
-    for role, content in _TURN.findall(text):
+    for role, content in _turns(text):
         if role == "user" and content.lstrip().startswith("<tool_response>"):
             role = "tool"
         elif role == "assistant":
             content = _THOUGHT.sub("", content)
         messages.append({"role": role, "content": content})
     return messages if any(message["role"] == "user" for message in messages) else None
+
+
+def _turns(text: str) -> Iterator[tuple[str, str]]:
+    """Role and content of each closed turn. By `find`: a pattern from mark to mark takes quadratic steps on text that only opens."""
+    place = text.find(_START)
+    while place >= 0:
+        role = _ROLE.match(text, place + len(_START))
+        if role is None:
+            place = text.find(_START, place + len(_START))
+            continue
+        end = text.find(_END, role.end())
+        if end < 0:
+            return
+        yield role[1], text[role.end() : end]
+        place = text.find(_START, end + len(_END))
 
 
 def rendering_key(ids: Sequence[int]) -> int:

@@ -169,7 +169,7 @@ def choose(letters: Iterable[DeadLetter], selection: Selection, change: Change, 
     """The letters a selection names. Left out, with a reason: what a launch resends anyway, what would be asked as before in vain."""
     chosen = Chosen()
     for letter in letters:
-        if not _named(letter, selection) or letter.sample[1]:
+        if not _named(letter, selection):
             continue
         sampling = change.sampling(letter.sampling, context_length - letter.prompt_tokens)
         reason = _in_vain(letter, sampling, change)
@@ -189,6 +189,8 @@ def _named(letter: DeadLetter, selection: Selection) -> bool:
 
 
 def _in_vain(letter: DeadLetter, sampling: Mapping[str, Any], change: Change) -> str | None:
+    if letter.sample[1]:
+        return f"turn {letter.sample[1]} of its conversation: its prompt holds the answers before it, so it can't be asked by itself"
     if letter.outcome in RESENT:
         return f"{letter.outcome}: the next launch of its shard sends it again by itself"
     if letter.outcome == "length" and not letter.failed and sampling["max_tokens"] <= letter.output_tokens:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import functools
 import json
 import random
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from dflash_assets.simulator.schema_values import NoValue, value_of
 
-_TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
+_OPEN, _CLOSE = "<tools>\n", "\n</tools>"
 _XML = "<function="
 VARIANTS = 8
 """Different answers made for one set of tools."""
@@ -26,8 +25,12 @@ VARIANTS = 8
 
 def tools_part(prompt_text: str) -> tuple[str, bool] | None:
     """(JSON lines of the tools, whether calls are XML) of a rendered prompt; None without tools."""
-    found = _TOOLS.search(prompt_text)
-    return None if found is None else (found[1], _XML in prompt_text[found.end() : found.end() + 600])
+    start = prompt_text.find(_OPEN)
+    end = prompt_text.find(_CLOSE, start + len(_OPEN)) if start >= 0 else -1
+    if end < 0:
+        return None
+    after = end + len(_CLOSE)
+    return prompt_text[start + len(_OPEN) : end], _XML in prompt_text[after : after + 600]
 
 
 @functools.lru_cache(maxsize=2048)

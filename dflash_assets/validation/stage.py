@@ -153,7 +153,7 @@ class Validator:
         if not broken:
             return None
         said = "; ".join(f"{rule.rule}: {rule.words(self._rules.confidence)}, limit {rule.limit:.1%}" for rule in broken)
-        return f"{said} -> `dflash-assets peek --rule {broken[0].rule}` shows the rows"
+        return f"{said} -> `dflash-assets peek RECIPE --rule {broken[0].rule}` shows the rows"
 
     def _judge(self, number: int, made: Made) -> ShardVerdicts:
         return ShardVerdicts(number, made, self._rule_counts(made.entry.facts["rules"]), made.entry.facts["error"])

@@ -31,6 +31,17 @@ class SamplingParameters:
         """Plain dict, keys in declaration order."""
         return asdict(self)
 
+    def named_alike(self) -> dict[str, float | int]:
+        """The fields that SGLang's `/generate` and OpenAI-compatible chat routes know by the names used here."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "repetition_penalty": self.repetition_penalty,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:

@@ -108,12 +108,7 @@ class SglangEngine:
         sampling = request.sampling
         parameters: dict[str, Any] = {
             "max_new_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "presence_penalty": sampling.presence_penalty,
-            "repetition_penalty": sampling.repetition_penalty,
+            **sampling.named_alike(),
             "stop_token_ids": request.stop_token_ids,
             "no_stop_trim": True,
             "skip_special_tokens": False,

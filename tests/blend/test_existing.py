@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dflash_assets.blend.existing import ExistingIndex, ExistingPrompt, messages_of_render, rendering_key
 from dflash_assets.errors import RecipeError
@@ -98,3 +101,19 @@ def _conversation(text: str) -> Any:
     from dflash_assets.tokens.tokenizer import Conversation
 
     return Conversation(asked(text), None, False)
+
+
+@pytest.mark.parametrize("part", ["<|im_start|>user\n", "<|im_start|>", "<|im_start|>user\nx<|im_end|>"])
+def test_a_megabyte_of_turns_takes_linear_time(part: str) -> None:
+    """Quadratic steps would take minutes here and hit the test's time limit."""
+    count = 4_000_000 // len(part)
+    found = messages_of_render(part * count)
+    assert (len(found) if found else 0) == (count if "im_end" in part else 0)
+
+
+@given(st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "user", "assistant", "\n", " ", "x"]), max_size=30))
+def test_turns_are_those_of_the_pattern(parts: list[str]) -> None:
+    text = "".join(parts)
+    roles = [role for role, _ in re.findall(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", text, re.DOTALL)]
+    found = messages_of_render(text)
+    assert [message["role"] for message in found or []] == (roles if "user" in roles else [])

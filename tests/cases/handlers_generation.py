@@ -31,7 +31,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.requests import shard_asks
 from dflash_assets.generation.shards import ShardPlan
 from dflash_assets.resources.store import DirectoryStore
@@ -39,7 +39,7 @@ from dflash_assets.rows import ANSWERED
 from tests.cases import handlers_servers
 from tests.support.cases import NotHandled
 from tests.support.engines import ScriptedEngine
-from tests.support.generation import facts, run_all, write_shards
+from tests.support.generation import an_answer, facts, run_all, write_shards
 from tests.support.playing import ROUTES, LiveServer, Played, live_settings, play_run
 
 
@@ -108,26 +108,6 @@ def resumed(names: list[str], done: Iterable[str], torn: bytes) -> tuple[list[st
     by_prompt = {ask.prompt_id: name for name, ask in asks.items()}
     by_ids = {ask.prompt_ids: name for name, ask in asks.items()}
     return sorted(by_ids[request.prompt_ids] for request in engine.seen), [by_prompt[row["prompt_id"]] for row in rows]
-
-
-def an_answer(key: str, text: str) -> Answer:
-    return Answer(
-        key=key,
-        outcome="ok",
-        text=text,
-        output_ids=(5, 2),
-        finish_reason="stop",
-        matched_stop="2",
-        detail=None,
-        attempts=1,
-        ids_exact=True,
-        engine="sglang",
-        engine_version="1",
-        model_revision="",
-        server="fake-1",
-        started_at=1,
-        seconds=0.1,
-    )
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dflash_assets.generation.shards import completion_row
 from dflash_assets.resources.store import DirectoryStore
 from dflash_assets.validation.statistics import interval
 from tests.support.engines import ScriptedEngine, answer
-from tests.support.generation import facts, make_run, run_all, settings, write_shards
+from tests.support.generation import an_answer, facts, make_run, run_all, settings, write_shards
 from tests.support.playing import committed
 
 
@@ -37,7 +37,7 @@ def ask(number: int, source: str = "maths", tools: bool = False) -> Ask:
 
 
 def said(text: str, key: str = "") -> Answer:
-    return Answer(key, "ok", text, (5,), "stop", "2", None, 1, True, "e", "1", "", "s", 0, 1.0)
+    return an_answer(key, text, (5,))
 
 
 @pytest.fixture

@@ -17,18 +17,13 @@ from dflash_assets.resources.engines.base import EngineError, GenerationReply, G
 from dflash_assets.resources.store import DirectoryStore
 from dflash_assets.tables import canonical_json
 from tests.support.engines import STOP, ScriptedEngine
-from tests.support.generation import facts, run_all, settings, write_shards
+from tests.support.generation import an_answer, facts, run_all, settings, write_shards
 from tests.support.playing import committed
 
 FIRST, TOTAL, CONTEXT = 64, 100, 4096
 RECORDED = canonical_json({"max_tokens": FIRST})
 PLAIN = facts(sampling_json=RECORDED)
 CONTINUED = facts(sampling_json=RECORDED, fingerprint="continued", continuation=Continuation(FIRST, TOTAL, CONTEXT))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "store", "test")
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +159,7 @@ def test_a_longer_request_has_a_later_deadline(store: DirectoryStore, tmp_path: 
 
 
 def head(text: str, ids: tuple[int, ...]) -> Answer:
-    return Answer("k", "length", text, ids, "length", None, None, 1, True, "sglang", "1", "", "s", 0, 1.0)
+    return an_answer("k", text, ids, outcome="length", finish_reason="length", matched_stop=None)
 
 
 def test_a_character_cut_in_two_is_decoded_from_all_ids() -> None:

@@ -16,26 +16,7 @@ from hypothesis import strategies as st
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.journal import MAGIC, Answer, Journal
-
-
-def an_answer(key: str, text: str = "text", ids: tuple[int, ...] = (1, 2, 3)) -> Answer:
-    return Answer(
-        key=key,
-        outcome="ok",
-        text=text,
-        output_ids=ids,
-        finish_reason="stop",
-        matched_stop="2",
-        detail=None,
-        attempts=1,
-        ids_exact=True,
-        engine="embedded",
-        engine_version="1",
-        model_revision="r",
-        server="in-process",
-        started_at=1_700_000_000_000_000,
-        seconds=0.5,
-    )
+from tests.support.generation import an_answer
 
 
 def fill(folder: Path, count: int, **kwargs: int) -> list[Answer]:

@@ -20,11 +20,6 @@ from tests.support.playing import committed
 SAMPLING = {"max_tokens": 64}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "store", "test")
-
-
 def letter(**changes: Any) -> DeadLetter:
     values: dict[str, Any] = {
         "shard": 0,
@@ -180,6 +175,12 @@ def test_rows_are_chosen_by_rule_source_and_hard_failure() -> None:
     assert named(outcomes=frozenset({"quarantined"}), sources=frozenset({"maths"})) == []
     with pytest.raises(RecipeError, match="no outcome 'lenght'"):
         Selection(frozenset({"lenght"}))
+
+
+def test_a_later_turn_is_left_out_with_a_reason() -> None:
+    chosen = choose([letter(sample=("p", 2, 0))], Selection(frozenset({"length"})), Change(max_tokens=99), 1024)
+    assert chosen.letters == []
+    assert [reason.split(":")[0] for _, reason in chosen.left] == ["turn 2 of its conversation"]
 
 
 def test_settings_change_only_what_is_asked_for() -> None:

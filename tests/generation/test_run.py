@@ -17,11 +17,6 @@ from tests.support.engines import ScriptedEngine, answer
 from tests.support.generation import facts, make_run, run_all, settings, write_shards
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "store", "test")
-
-
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_assets.generation.attempts.backoff_seconds", lambda attempt, retry_after: 0.001)

@@ -73,11 +73,6 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_assets.generation.watch.REVIVAL_SECONDS", 0.03)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "store", "test")
-
-
 def by_outcome(store: DirectoryStore) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in committed(store):

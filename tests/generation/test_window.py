@@ -23,11 +23,6 @@ from tests.support.simulated import NAME
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "store", "test")
-
-
-@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_assets.generation.attempts.backoff_seconds", lambda attempt, retry_after: max(0.001, retry_after or 0))
     monkeypatch.setattr("dflash_assets.generation.watch.REVIVAL_SECONDS", 0.05)

@@ -11,6 +11,7 @@ import pytest
 
 from dflash_assets.simulator.answers import Answer, AnswerBook, Twist
 from dflash_assets.simulator.lengths import Lengths, LengthsByMarker, Speed
+from dflash_assets.simulator.tool_calls import tools_part
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 from dflash_assets.validation.event import Event, ValidationContext
 from dflash_assets.validation.formats import format_of
@@ -208,3 +209,19 @@ def test_seconds_are_prefill_and_decoding_over_the_time_scale() -> None:
     spread = [Speed(50.0, 0.3).seconds(0, 100, source) for _ in range(5000)]
     assert 1.9 < sum(spread) / len(spread) < 2.1
     assert max(spread) > 3 > 1 > min(spread)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a<tools>\n{}\n</tools>b", ("{}", False)),
+        ("<tools>\n{}\n{1}\n</tools> call as <function=", ("{}\n{1}", True)),
+        ("<tools>\n</tools>", None),
+        ("<tools>\n{}", None),
+        ("none", None),
+        ("<tools>\n" * 400_000, None),
+    ],
+    ids=["json", "xml", "empty", "open", "none", "megabytes that only open"],
+)
+def test_the_tools_of_a_prompt(text: str, expected: tuple[str, bool] | None) -> None:
+    assert tools_part(text) == expected

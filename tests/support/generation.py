@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dflash_assets.generation.journal import Answer
 from dflash_assets.generation.outcomes import AnswerRules
 from dflash_assets.generation.requests import key_facts
 from dflash_assets.generation.run import Generation, GenerationRun
@@ -33,6 +34,25 @@ def prompt_row(number: int, shard: int) -> dict[str, object]:
         "prompt_ids": [1, number + 3, 5],
         "shard": shard,
     }
+
+
+def an_answer(key: str, text: str = "text", output_ids: Sequence[int] = (1, 2, 3), **changes: object) -> Answer:
+    """An answer that ended well, but for `changes`."""
+    values: dict[str, object] = {
+        "outcome": "ok",
+        "finish_reason": "stop",
+        "matched_stop": "2",
+        "detail": None,
+        "attempts": 1,
+        "ids_exact": True,
+        "engine": "sglang",
+        "engine_version": "1",
+        "model_revision": "r",
+        "server": "http://a",
+        "started_at": 1_700_000_000_000_000,
+        "seconds": 0.5,
+    }
+    return Answer(key=key, text=text, output_ids=output_ids, **{**values, **changes})  # type: ignore[arg-type]
 
 
 def write_shards(folder: Path, shards: int, size: int) -> list[ShardPlan]:

@@ -92,7 +92,7 @@ def test_many_bad_rows_turn_it_red_with_the_interval_and_the_way_to_see_them(wor
     assert found.error is not None
     assert "clean_text" in found.error
     assert "10 of 40" in found.error
-    assert "peek --rule clean_text" in found.error
+    assert "peek RECIPE --rule clean_text" in found.error
     assert found.made is not None
     assert found.made.entry.facts["error"] == found.error
 
