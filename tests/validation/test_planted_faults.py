@@ -105,7 +105,7 @@ def test_a_tool_format_that_breaks_after_shard_seven(make: Callable[[Change], Ru
     run = make(change)
     assert sorted(run.errors) == list(range(8, SHARDS))
     assert all(
-        error.startswith("tool_calls_wellformed: ") and "peek --rule tool_calls_wellformed" in error for error in run.errors.values()
+        error.startswith("tool_calls_wellformed: ") and "peek RECIPE --rule tool_calls_wellformed" in error for error in run.errors.values()
     )
     facts = run.facts()
     [found] = facts.breaks
