@@ -30,7 +30,7 @@ demo: $(VENV)/.runtime
 
 ## make test          everything that needs only Python: lint, types, import contract, tests
 test: lint
-	$(BIN)/python -m pytest -m "not sglang and not s3 and not browser"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not sglang and not s3 and not browser"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

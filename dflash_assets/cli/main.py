@@ -32,6 +32,7 @@ from dflash_assets.cli import (
     validate,
 )
 from dflash_assets.errors import AssetsError
+from dflash_assets.interrupts import heed_interrupts
 from dflash_assets.resources.store import StoreFault
 
 INTERRUPTED = 130
@@ -78,6 +79,7 @@ def _root(version: bool = typer.Option(False, "--version", callback=_version, is
 
 def main() -> None:
     """Run the command line. An expected error is printed as what it says, never as a traceback."""
+    heed_interrupts()
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         # Without standalone mode the exit code of a command that ends itself (or is interrupted) comes back as the result.

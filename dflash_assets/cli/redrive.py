@@ -5,7 +5,6 @@ Here: options, the list of dead letters, what will be asked. Not here: choosing 
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,7 +102,6 @@ def redrive(
     from dflash_assets.cli.live import Live
     from dflash_assets.cli.run import own_output
 
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     view = Console(file=own_output(), highlight=False)
     with instance() as dagster, Live(view, workspace.store) as live:
         HeadlessRun(loaded, workspace.base_dir, workspace.store, dagster, recipe).redrive(chosen.shards, config, live.before, live.after)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -27,8 +26,6 @@ def run(
     so that the webserver shows the same run. Stop it with Ctrl-C or SIGTERM at any time and run it again: nothing is asked twice.
     The first signal lets answers in flight arrive for `generation.drain_seconds`, a second one ends at once.
     """
-    # A service manager's stop is the same as Ctrl-C; while a Dagster step runs, Dagster maps it so itself.
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     from dflash_assets.assets.wiring import check_names
     from dflash_assets.cli.live import Live
     from dflash_assets.cli.summary import print_pilot, print_summary

@@ -6,7 +6,6 @@ Here: the workspace they load, starting and stopping them. Not here: what they s
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import psutil
@@ -68,9 +67,6 @@ def ui(
     environment = {**os.environ, "DAGSTER_HOME": str(home), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port), "--log-level", "warning"]
     console = Console(highlight=False, soft_wrap=True)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Started in the background by a script: the servers would inherit that, and stop each other by that very signal.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     console.print("starting webserver and daemon ...")
     with _stopped_at_the_end(subprocess.Popen(command, env=environment)) as process:
         if _ready(process, port):
@@ -112,12 +108,7 @@ def write_workspace(home: Path, recipes: dict[str, Path]) -> Path:
 
 @contextmanager
 def _stopped_at_the_end(process: subprocess.Popen[bytes]) -> Generator[subprocess.Popen[bytes]]:
-    """Whatever ends this command (Ctrl-C, a service manager's SIGTERM), its servers end with it."""
-
-    def ended(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, ended)
+    """Whatever ends this command, its servers end with it."""
     try:
         yield process
     finally:
@@ -131,7 +122,6 @@ def _stopped_at_the_end(process: subprocess.Popen[bytes]) -> Generator[subproces
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
             process.wait()
-        signal.signal(signal.SIGTERM, before)
 
 
 def _ready(process: subprocess.Popen[bytes], port: int) -> bool:

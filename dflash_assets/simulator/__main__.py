@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from dflash_assets.interrupts import heed_interrupts
 from dflash_assets.recipe.model import TargetModel
 from dflash_assets.simulator.answers import AnswerBook
 from dflash_assets.simulator.faults import KINDS, Faults
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Serve until interrupted."""
+    heed_interrupts()
     made = parser()
     arguments = made.parse_args()
     model = TargetModel(name=arguments.model, family="chatml", tokenizer=arguments.tokenizer, context_length=arguments.context_length)

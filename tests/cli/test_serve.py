@@ -67,7 +67,7 @@ def test_start_twice_status_watch_stop(project: Project) -> None:
     assert typed("serve", "start", "r.yaml").returncode == 0
     assert [row["pid"] for row in states()] == [row["pid"] for row in before]
 
-    watcher = project.start("serve", "start", "r.yaml", "--watch")
+    watcher = project.start("serve", "start", "r.yaml", "--watch", in_background=True)
     assert watcher.stdout is not None
     for line in watcher.stdout:
         if line.startswith("watching"):

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import make_project, recipe_data
+from tests.support.project import as_a_script_starts_it, make_project, recipe_data
 from tests.support.webserver import free_port, session_processes
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_though_the_shell_let_it_ignore_ctrl_c(tmp_path: Path, number: signal.Signals) -> None:
-    """A shell without job control starts `command &` with SIGINT ignored, and whatever it starts inherits that."""
     project = make_project(tmp_path, recipe_data({"kind": "embedded"}), rows=2)
     command = [sys.executable, "-m", "dflash_assets.cli.main", "ui", "r.yaml", "--port", str(free_port())]
     process = subprocess.Popen(
-        ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+        as_a_script_starts_it(command),
         cwd=project.folder,
         env=project.environment(),
         stdout=subprocess.PIPE,

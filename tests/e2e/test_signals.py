@@ -41,12 +41,13 @@ def answered(project: Project) -> Counter[str]:
     )
 
 
-def test_answers_in_flight_arrive_within_the_grace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "in_background"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)], ids=str)
+def test_answers_in_flight_arrive_within_the_grace(tmp_path: Path, number: signal.Signals, in_background: bool) -> None:
     with simulator("--mean-tokens", "40", "--tokens-per-second", "40", "--slots", "4") as url:
         project = make_project(tmp_path, recipe(url, grace=20.0))
-        process = project.start("run", "r.yaml")
+        process = project.start("run", "r.yaml", in_background=in_background)
         wait_for(project, 6, process)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         said, _ = process.communicate(timeout=60)
         assert process.returncode == 130, said
         assert "Traceback" not in said

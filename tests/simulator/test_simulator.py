@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from dflash_assets.simulator.answers import AnswerBook
 from dflash_assets.simulator.lengths import Lengths
 from dflash_assets.simulator.server import ServerSettings
 from tests.support.engine_contract import request
+from tests.support.project import as_a_script_starts_it
 from tests.support.qwen import qwen_tokenizer
 from tests.support.simulated import NAME, answer_book, simulated, small_tokenizer
 
@@ -202,14 +204,14 @@ def test_an_open_thought_is_closed() -> None:
         assert answer.endswith("<|im_end|>")
 
 
-def test_it_is_a_command() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dflash_assets.simulator", "--port", "0", "--mean-tokens", "10"], stdout=subprocess.PIPE, text=True
-    )
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_is_a_command_that_a_signal_ends(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "dflash_assets.simulator", "--port", "0", "--mean-tokens", "10"]
+    process = subprocess.Popen(as_a_script_starts_it(command), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         address = process.stdout.readline().rsplit(" ", 1)[1].strip()
         assert call(address + "/model_info")[1]["model_path"] == NAME
     finally:
-        process.terminate()
-        process.wait(10)
+        process.send_signal(number)
+        assert process.wait(10) == 0

@@ -35,6 +35,11 @@ def recipe_data(engine: dict[str, Any], *, prompts: int = 48, shard_size: int = 
     }
 
 
+def as_a_script_starts_it(command: list[str]) -> list[str]:
+    """The command as a shell without job control starts `command &`: with SIGINT ignored, which whatever it starts inherits."""
+    return ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+
+
 @dataclass
 class Project:
     """A folder with a recipe `r.yaml`."""
@@ -64,9 +69,10 @@ class Project:
             **kwargs,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, in_background: bool = False) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dflash_assets.cli.main", *arguments]
         return subprocess.Popen(
-            [sys.executable, "-m", "dflash_assets.cli.main", *arguments],
+            as_a_script_starts_it(command) if in_background else command,
             cwd=self.folder,
             env=self.environment(),
             stdout=subprocess.PIPE,

@@ -87,11 +87,12 @@ class Server:
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Everything under a prefix, by key."""
+        """Everything under a prefix, by key. What is removed between the listing and its turn to be read was not there."""
         client, found = self.client(), dict[str, bytes]()
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
             for item in page.get("Contents", []):
-                found[item["Key"]] = client.get_object(Bucket=self.bucket, Key=item["Key"])["Body"].read()
+                with contextlib.suppress(client.exceptions.NoSuchKey):
+                    found[item["Key"]] = client.get_object(Bucket=self.bucket, Key=item["Key"])["Body"].read()
         return found
 
 
