@@ -53,6 +53,7 @@ _PROMPT_RULES: dict[str, Callable[[Any], Any]] = {
     "messages_json: canonical, a user or tool message at the end": lambda column: column.map(_canonical_messages),
     "tools_json: function specs or null": lambda column: column.astype(object).where(column.notna(), None).map(_tool_specs),
     "category: one of the product's": lambda column: column.isin(CATEGORIES),
+    "replayed_turns: null or at least 2": lambda column: column.isna() | (column >= 2),
     "language: ISO 639-1 or und": lambda column: column.str.fullmatch("[a-z]{2}|und"),
 }
 PROMPTS = Contract(PROMPT, {**_PROMPT_RULES, "prompt_tokens: not counted yet": lambda column: column == 0})

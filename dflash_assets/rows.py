@@ -43,7 +43,11 @@ _IDS = pa.list_(pa.int32())
 
 PROMPT = pa.schema(
     [
-        _field("prompt_id", pa.string(), "sha256 (first 32 hex digits) of canonical messages + tools, after redaction"),
+        _field(
+            "prompt_id",
+            pa.string(),
+            "sha256 (first 32 hex digits) of canonical messages + tools, after redaction, and whether it is replayed",
+        ),
         _field("source", pa.string(), "name of the source in the recipe"),
         _field("source_row", pa.string(), "file name and row of the upstream data set, `file.jsonl:17` (rows from 0)"),
         _field("source_revision", pa.string(), "commit of the upstream data set, or sha256 of the local files (first 16 hex digits)"),
@@ -63,6 +67,13 @@ PROMPT = pa.schema(
         _field("thinking", pa.bool_(), "answered with thinking on"),
         _field("prompt_tokens", pa.int32(), "tokens of the rendered prompt, generation prompt included; 0 until the blend has rendered it"),
         _field("flags", pa.list_(pa.string()), "what was normalised on the way in, sorted"),
+        _field(
+            "replayed_turns",
+            pa.int16(),
+            "answers of a conversation that is replayed: the model answers at each assistant message and at the end, and the recorded "
+            "answers are never sent; null = only the end is answered",
+            nullable=True,
+        ),
     ]
 )
 
@@ -99,6 +110,12 @@ COMPLETION = pa.schema(
         _field("matched_stop", pa.string(), "token id or string that ended it, as text", nullable=True),
         _field("outcome", pa.string(), "one of OUTCOMES"),
         _field("detail", pa.string(), "error text of a failed outcome", nullable=True),
+        _field(
+            "conversation_end",
+            pa.string(),
+            "on the last event of a replayed conversation: complete, or stopped:REASON; null on all others",
+            nullable=True,
+        ),
         _field("attempts", pa.int16(), "requests sent for this event"),
         _field("ids_exact", pa.bool_(), "output_ids came from the engine"),
         _field("sampling_json", pa.string(), "sampling parameters as sent"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import PrivateAttr
 
+from dflash_assets.resources.discovery import Discovery, Name
 from dflash_assets.resources.engines.base import Engine, EngineError, EngineInfo
 from dflash_assets.resources.engines.embedded import EmbeddedEngine
 from dflash_assets.resources.engines.openai_chat import AnswerCodec, OpenAIChatEngine
@@ -68,9 +69,8 @@ class Fleet(dg.ConfigurableResource):
             return [(self._embedded(), None)]
         if kind == "sglang":
             key, revision = self.engine.get("api_key_env"), self.model_revision
-            engines = [
-                SglangEngine(one["url"], model_revision=revision, api_key_env=key, tls=tls, check=check) for one in self.engine["servers"]
-            ]
+            urls = [one["url"] for one in self.engine.get("servers", [])]
+            engines = [SglangEngine(url, model_revision=revision, api_key_env=key, tls=tls, check=check) for url in urls]
             return self._behind_router(engines, None)
         limit = self.engine["max_in_flight"]
         shared = codec()
@@ -89,6 +89,18 @@ class Fleet(dg.ConfigurableResource):
             )
             for server in self.engine["servers"]
         ]
+
+    def discovery(self, check: ServerCheck | None = None) -> Discovery | None:
+        """Finds the servers behind the recipe's DNS names; None when it has none."""
+        names = [Name(one["dns"], one["port"], one["every_seconds"]) for one in self.engine.get("discover", [])]
+        if not names:
+            return None
+        key, revision = self.engine.get("api_key_env"), self.model_revision
+
+        def make(url: str) -> Engine:
+            return SglangEngine(url, model_revision=revision, api_key_env=key, check=check)
+
+        return Discovery(names, make, limit=self.engine.get("concurrent_per_gpu"))
 
     def launch_group(self, say: Callable[[str], None]) -> LaunchGroup | None:
         """The servers this recipe launches; None when it only attaches. Nothing is started."""
@@ -119,7 +131,7 @@ class Fleet(dg.ConfigurableResource):
     def _behind_router(self, engines: Sequence[SglangEngine], group: LaunchGroup | None) -> list[tuple[Engine, int | None]]:
         """The engines with their limits, or one engine for all of them where the recipe has a router."""
         per_gpu = self.engine.get("concurrent_per_gpu")
-        limits = [per_gpu and per_gpu * max(1, len(server["gpus"])) for server in self.engine["servers"]]
+        limits = [per_gpu and per_gpu * max(1, len(server["gpus"])) for server in self.engine.get("servers", [])]
         router = self.engine.get("router")
         if not router:
             return list(zip(engines, limits, strict=True))

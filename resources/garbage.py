@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 from dflash_assets.resources.manifest import is_content_named
-from dflash_assets.resources.s3_bucket import QUARANTINE, Bucket
+from dflash_assets.resources.s3_bucket import QUARANTINE
+from dflash_assets.resources.s3_claims import FOLDER as CLAIMS
 from dflash_assets.resources.s3_journal import FOLDER as JOURNAL
-from dflash_assets.resources.s3_store import S3Store
+from dflash_assets.resources.s3_store import HOSTS, S3Store
 from dflash_assets.resources.store import DirectoryStore, Store
 
 Kind = Literal["temporary", "unnamed", "unfinished upload", "quarantined", "foreign"]
+KEPT = (f"{JOURNAL}/", f"{CLAIMS}/", f"{HOSTS}/")
 OWN_TEXTS = frozenset({"manifest.json", "lock.json", "progress.json", "recipe.resolved.yaml", "report.md", "report.html", "report.json"})
 
 
@@ -43,7 +45,7 @@ def find_garbage(store: Store, *, older_than: float) -> Iterator[Garbage]:
     if isinstance(store, S3Store):
         named |= {file.path for entry in store.remote.manifest.entries.values() for file in entry.files}
         yield from _in_folder(store.working_copy, named, older_than)
-        yield from _in_bucket(store.bucket, named, older_than)
+        yield from _in_bucket(store, named, older_than)
     elif isinstance(store, DirectoryStore):
         yield from _in_folder(store, named, older_than)
 
@@ -88,15 +90,25 @@ def _unlink(path: Path, root: Path) -> None:
         folder.rmdir()
 
 
-def _in_bucket(bucket: Bucket, named: set[str], older_than: float) -> Iterator[Garbage]:
+def _in_bucket(store: S3Store, named: set[str], older_than: float) -> Iterator[Garbage]:
+    bucket = store.bucket
+
+    def remove(path: str) -> None:
+        store.require()
+        bucket.delete([path])
+
+    def abort(path: str, upload: str) -> None:
+        store.require()
+        bucket.abort(path, upload)
+
     for found in bucket.list():
-        if found.path in named or found.path in OWN_TEXTS or found.path.startswith(f"{JOURNAL}/"):
+        if found.path in named or found.path in OWN_TEXTS or found.path.startswith(KEPT):
             continue
         kind: Kind = "quarantined" if found.path.startswith(f"{QUARANTINE}/") else "unnamed" if is_content_named(found.path) else "foreign"
         if kind == "unnamed" and found.age < older_than:
             continue
-        remove = None if kind == "foreign" else lambda path=found.path: bucket.delete([path])
-        yield Garbage(kind, bucket.url(found.path), found.bytes, found.age, remove)
+        removed = None if kind == "foreign" else lambda path=found.path: remove(path)
+        yield Garbage(kind, bucket.url(found.path), found.bytes, found.age, removed)
     for path, upload, age in bucket.unfinished():
         if age >= older_than and is_content_named(path):
-            yield Garbage("unfinished upload", bucket.url(path), 0, age, lambda path=path, upload=upload: bucket.abort(path, upload))
+            yield Garbage("unfinished upload", bucket.url(path), 0, age, lambda path=path, upload=upload: abort(path, upload))

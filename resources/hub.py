@@ -7,6 +7,7 @@ specs (huggingface/datasets#7617). No code from a repository is ever run: `datas
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class HubFile:
     name: str
     """Path within the repository."""
     open: Callable[[], Any]
-    """Opens it for reading bytes, seekable; raises HubError."""
+    """Opens it for reading bytes, seekable; opening and reading raise HubError when the hub refuses or can't be reached."""
 
 
 def dataset_files(repo: str, revision: str, config: str | None, split: str) -> list[HubFile]:
@@ -43,7 +44,15 @@ def dataset_files(repo: str, revision: str, config: str | None, split: str) -> l
     with _plain_errors(repo):
         import datasets
 
-        builder = datasets.load_dataset_builder(repo, name=config, revision=revision)
+        try:
+            builder = datasets.load_dataset_builder(repo, name=config, revision=revision)
+        except FileNotFoundError as error:
+            if type(error) is FileNotFoundError:
+                # So `datasets` hides whatever kept it from the repository's first file: ask the hub itself, which says why.
+                from huggingface_hub import HfApi
+
+                HfApi().dataset_info(repo, revision=revision)
+            raise
     return [HubFile(_within(url), lambda url=url: _open_remote(repo, url)) for url in _split_files(builder, repo, split)]
 
 
@@ -89,7 +98,52 @@ def _open_remote(repo: str, url: str) -> Any:
     with _plain_errors(repo):
         from huggingface_hub import HfFileSystem
 
-        return HfFileSystem().open(url, "rb")
+        return _Stream(HfFileSystem().open(url, "rb"), repo)
+
+
+class _Stream(io.RawIOBase):
+    """A file of a repository, fetched as it is read: access may end, and the connection be lost, at any byte."""
+
+    def __init__(self, file: Any, repo: str) -> None:
+        self._file, self._repo = file, repo
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return self._file.read(-1 if size is None else size)
+        except _unreachable() as error:
+            with _plain_errors(self._repo):
+                raise error
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _unreachable() -> tuple[type[BaseException], ...]:
+    """What is raised when the hub refuses or can't be reached."""
+    from huggingface_hub import errors
+
+    # The HTTP client's own base error: huggingface_hub changed clients twice (requests, httpx, httpx2), its errors name the one in use.
+    client_error = next(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+    return ConnectionError, client_error
 
 
 @contextmanager
@@ -99,8 +153,6 @@ def _plain_errors(repo: str) -> Iterator[None]:
     from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
     from huggingface_hub import errors
 
-    # The HTTP client's own base error: huggingface_hub changed clients twice (requests, httpx, httpx2), its errors name the one in use.
-    client_error = next(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
     login = f"ask for access on https://huggingface.co/datasets/{repo}, then run `hf auth login` or set HF_TOKEN"
     check = f"check repository and revision; if it is private, {login}"
     offline = "connect this machine, or give `mirror` a folder with a copy of the repository's files"
@@ -122,7 +174,7 @@ def _plain_errors(repo: str) -> Iterator[None]:
         if status in (401, 403):
             raise HubError("no_access", f"the hub answered {status} for {repo}", login) from error
         raise HubError("offline", f"the hub answered {status} for {repo}", "try again later, or use a `mirror`") from error
-    except (ConnectionError, client_error) as error:
+    except _unreachable() as error:
         raise HubError("offline", f"the hub can't be reached for {repo}", offline) from error
     except (EmptyDatasetError, DataFilesNotFoundError, FileNotFoundError) as error:
         raise HubError("not_found", f"{repo} holds no data files", "check that the copy or the repository is complete") from error

@@ -14,7 +14,9 @@ from typing import Any
 import orjson
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+READ = frozenset({1, 2})
+"""Formats that are read; the next commit writes the newest. 1: no `fences` (docs/upgrading.md)."""
 # One path part after the other: no leading slash, no drive, no backslash, no control character.
 _INSIDE = re.compile(r"[^/\\:\x00-\x1f]++(?:/[^/\\:\x00-\x1f]++)*+")
 _CONTENT = re.compile(r"\.[0-9a-f]{12,64}(?=[./]|$)")
@@ -67,11 +69,16 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest as read. `epoch` and `etags` (path to ETag as verified after upload) are used in a bucket only."""
+    """A manifest as read. What follows `entries` is used in a bucket only.
+
+    `epoch` is that of the last run that held the whole store, `fences` those of later ones by the shards they held, `etags`
+    the ETag of each path as verified after upload.
+    """
 
     entries: dict[str, Entry]
     epoch: int = 0
     etags: dict[str, str] = field(default_factory=dict)
+    fences: dict[str, int] = field(default_factory=dict)
 
 
 def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
@@ -80,7 +87,7 @@ def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise StoreFault(f"{where}: not JSON ({error}); restore it from a copy or start with another `store:`") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(found, dict) or found.get("format") not in READ:
         raise StoreFault(f"{where}: {_other_format(found.get('format') if isinstance(found, dict) else None)}")
     place = where.removesuffix(MANIFEST).rstrip("/")
     if found.get("recipe") != owner.recipe:
@@ -99,7 +106,7 @@ def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
             raise StoreFault(
                 f"{where}: entry {name!r} names {outside[0]!r}, which is no path within a store; restore the manifest from a copy"
             )
-    return Manifest(entries, int(found.get("epoch", 0)), dict(found.get("etags", {})))
+    return Manifest(entries, int(found.get("epoch", 0)), dict(found.get("etags", {})), dict(found.get("fences", {})))
 
 
 def _other_format(version: object) -> str:
@@ -119,6 +126,8 @@ def dump_manifest(manifest: Manifest, owner: Owner) -> bytes:
         value["made_for"] = dict(sorted(owner.made_for.items()))
     if manifest.epoch:
         value["epoch"] = manifest.epoch
+    if manifest.fences:
+        value["fences"] = dict(sorted(manifest.fences.items()))
     value["entries"] = {name: asdict(entry) for name, entry in sorted(manifest.entries.items())}
     if manifest.etags:
         value["etags"] = dict(sorted(manifest.etags.items()))

@@ -140,7 +140,7 @@ class Bucket:
                 return there.etag
             if there is not None:
                 in_the_way(file.path)
-                self.quarantine(file.path)
+                self.quarantine(file.path, allowed=in_the_way)
             self._put_parts(local, file)
         else:
             try:
@@ -153,7 +153,7 @@ class Bucket:
                     return there.etag
                 if there is not None:
                     in_the_way(file.path)
-                    self.quarantine(file.path)
+                    self.quarantine(file.path, allowed=in_the_way)
                 self._put_single(local, file, md5, if_absent=False)
         there = self.head(file.path)
         if there is None or not self._is_whole(there, file, md5):
@@ -284,23 +284,33 @@ class Bucket:
         for path in paths:
             self._ask("delete_object", path, "can't be removed", Key=self.prefix + path)
 
-    def quarantine(self, path: str) -> str:
-        """Move an object to `quarantine/<path>.<time>`. Returns the new path."""
+    def quarantine(self, path: str, *, allowed: Callable[[str], None] = lambda path: None) -> str:
+        """Move an object to `quarantine/<path>.<time>`. Returns the new path.
+
+        `allowed` is called before the original is removed, and may raise: copying it may have taken long.
+        """
         kept = f"{QUARANTINE}/{path}.{time.time_ns():x}"
         source = {"Bucket": self.name, "Key": self.prefix + path}
         self._ask("copy_object", path, "can't be moved to quarantine", Key=self.prefix + kept, CopySource=source)
+        allowed(path)
         self.delete([path])
         return kept
 
     def unfinished(self) -> list[tuple[str, str, float]]:
         """Multipart uploads under the prefix that were never completed: path, upload id, age in seconds."""
-        try:
-            page = self._ask("list_multipart_uploads", "", "can't be listed", Prefix=self.prefix)
-        except S3Fault as fault:
-            if fault.kind == "other":
-                return []  # a server without that request can't have any
-            raise
-        uploads = page.get("Uploads", [])
+        uploads: list[dict[str, Any]] = []
+        marker: dict[str, str] = {}
+        while True:
+            try:
+                page = self._ask("list_multipart_uploads", "", "can't be listed", Prefix=self.prefix, **marker)
+            except S3Fault as fault:
+                if fault.kind == "other":
+                    return []  # a server without that request can't have any
+                raise
+            uploads += page.get("Uploads", [])
+            if not page.get("IsTruncated"):
+                break
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
         return [(item["Key"].removeprefix(self.prefix), item["UploadId"], time.time() - item["Initiated"].timestamp()) for item in uploads]
 
     def abort(self, path: str, upload: str) -> None:

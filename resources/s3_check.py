@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from dflash_assets.resources.manifest import StoreFault
 from dflash_assets.resources.s3_bucket import Bucket
+from dflash_assets.resources.s3_claims import Claims
 from dflash_assets.resources.s3_client import S3Fault, credentials_found, endpoint_of, make_client
 from dflash_assets.resources.s3_lease import Lease
 
@@ -53,8 +54,8 @@ def try_bucket(url: str) -> Iterator[Trial]:
     yield Trial("clock", abs(off) < SKEW_SECONDS, f"{off:+.0f} s against the server", "set this machine's clock")
     yield _rights(bucket)
     try:
-        holder = Lease(bucket, "doctor").holder()
-        yield Trial("lock", True, f"held by {holder.said}" if holder else "free")
+        holders = Claims(Lease(bucket, "doctor"), "doctor").holders()
+        yield Trial("lock", True, f"held by {', '.join(holder.said for holder in holders)}" if holders else "free")
     except StoreFault as fault:
         yield Trial("lock", False, str(fault), "see the message")
 

@@ -66,6 +66,7 @@ class S3Fault(StoreFault):
 
     def __init__(self, kind: Kind, what: str, where: str, detail: str) -> None:
         self.kind: Kind = kind
+        self.detail = detail
         super().__init__(f"{where}: {what}: {_ADVICE[kind]} ({detail})")
 
     @property

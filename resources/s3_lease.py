@@ -1,7 +1,7 @@
-"""Who may write to a prefix of a bucket: a lease in the object `lock.json`, renewed while its holder lives.
+"""Who may write to a prefix of a bucket: a lease in an object, `lock.json`, renewed while its holder lives.
 
-Here: taking, renewing, losing and giving back the lease. Not here: the lock between processes of one machine
-(`store_lock.py`) and the manifest (`s3_store.py`), which carries the lease's epoch as its fence.
+Here: taking, renewing, losing and giving back one lease. Not here: which leases a run needs (`s3_claims.py`), the lock between
+processes of one machine (`store_lock.py`) and the manifest (`s3_remote.py`), which carries the lease's epoch as its fence.
 
 The holder is a working copy on a host; processes that share one share the lease. Age is read from the server (Date minus
 Last-Modified), so that this machine's clock may be wrong. Conditional PUT decides a race where the server looks at the condition;
@@ -11,12 +11,13 @@ other's write would have arrived, reads, and only the one whose token stands the
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -41,7 +42,7 @@ class Held(StoreFault):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Content of `lock.json`. `owner` None: free. `epoch` rises with each taking, and never falls."""
+    """Content of a lock object. `owner` None: free. `epoch` rises with each taking, and never falls."""
 
     owner: str | None
     token: str
@@ -50,11 +51,16 @@ class Holder:
     pid: int = 0
     since: str = ""
     beats: int = 0
+    shards: str | None = None
+    """Shards it may write (a Scope's text), None for the whole store."""
+    brief: bool = False
+    """Held for a few requests only: wait for it instead of being refused."""
 
     @property
     def said(self) -> str:
         """In words."""
-        return f"process {self.pid} on {self.host} since {self.since}"
+        part = "" if self.shards is None else f" (shards {self.shards})"
+        return f"process {self.pid} on {self.host} since {self.since}{part}"
 
 
 class Lease:
@@ -65,12 +71,14 @@ class Lease:
         bucket: Bucket,
         owner: str,
         *,
+        path: str = LOCK,
         ttl: float = TTL,
         beat: float = BEAT,
         settle: float = SETTLE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bucket, self._owner, self._ttl, self._beat, self._settle, self._clock = bucket, owner, ttl, beat, settle, clock
+        self.bucket, self.owner, self.ttl, self.beat, self.settle = bucket, owner, ttl, beat, settle
+        self._path, self._clock = path, clock
         self._mine: Holder | None = None
         self._etag = ""
         self._confirmed = 0.0
@@ -85,69 +93,85 @@ class Lease:
         """Epoch of the lease we hold, 0 without one."""
         return self._mine.epoch if self._mine else 0
 
-    def acquire(self, floor: Callable[[], int] = lambda: 0) -> None:
+    def acquire(
+        self, floor: Callable[[], int] = lambda: 0, *, shards: str | None = None, brief: bool = False, epoch: int | None = None
+    ) -> None:
         """Take the lease and begin to renew it. `floor` is asked for an epoch to stay above when there is no lock object.
 
+        `shards` and `brief` are written into it; a brief one isn't renewed. `epoch` is taken as it is instead of the next one.
         A holder that lives is refused at once (Held names it); one that has shown no sign of life for two beats is
         waited for until it counts as dead. Raises S3Fault when the bucket can't be asked.
         """
         with self._guard:
             if self._mine is not None:
                 return
-            for tries in range(TRIES):
-                if self._try(floor):
-                    break
-                if tries == TRIES - 1:
-                    raise S3Fault("busy", "is fought over", self._bucket.url(LOCK), f"{TRIES} tries")
+            fought = 0
+            while (tried := self._try(floor, Holder(self.owner, "", epoch or 0, shards=shards, brief=brief))) != "taken":
+                fought += tried == "fought"
+                if fought == TRIES:
+                    raise S3Fault("busy", "is fought over", self.bucket.url(self._path), f"{TRIES} tries")
             self.lost = None
+            if brief:
+                return
             self._ending.clear()
             self._thread = threading.Thread(target=self._renewing, name="lease", daemon=True)
             self._thread.start()
 
-    def _try(self, floor: Callable[[], int]) -> bool:
+    def _try(self, floor: Callable[[], int], wanted: Holder) -> Literal["taken", "fought", "waited"]:
         found = self._read()
-        epoch = floor() if found is None else 0
+        epoch = floor() if found is None and not wanted.epoch else 0
         if found is not None:
             holder, there = found
             epoch = holder.epoch
-            if holder.owner not in (None, self._owner) and there.age <= self._ttl:
-                if there.age <= 2 * self._beat:
-                    raise Held(self._refusal(holder, there.age))
-                return self._outwaited(there)
+            if holder.owner not in (None, self.owner) and there.age <= self.ttl:
+                if holder.brief:
+                    time.sleep(random.uniform(0.05, 0.3))
+                    return "waited"
+                if there.age <= 2 * self.beat:
+                    raise Held(self.refusal(holder, there.age))
+                self._outwait(there)
+                return "fought"
         me = describe_me()
-        mine = Holder(self._owner, uuid.uuid4().hex, epoch + 1, str(me["host"]), int(me["pid"]), str(me["since"]))
+        mine = replace(
+            wanted,
+            token=uuid.uuid4().hex,
+            epoch=wanted.epoch or epoch + 1,
+            host=str(me["host"]),
+            pid=int(me["pid"]),
+            since=str(me["since"]),
+        )
         began = self._clock()
         try:
             etag = self._write(mine, found[1].etag if found else None)
         except S3Fault as fault:
             if fault.kind != "exists":
                 raise
-            time.sleep(0.2)  # somebody was faster; look again
-            return False
+            time.sleep(random.uniform(0.05, 0.3))  # somebody was faster; look again
+            return "waited" if wanted.brief else "fought"
         if not self._conditions_hold(mine):
             # Whoever read the lock before our write may still write after it; wait until that would have arrived.
-            time.sleep(self._settle + (self._clock() - began))
+            time.sleep(self.settle + (self._clock() - began))
             now = self._read()
             if now is None or now[0].token != mine.token:
-                return False
+                return "fought"
             etag = now[1].etag
         self._mine, self._etag, self._confirmed = mine, etag, self._clock()
-        return True
+        return "taken"
 
-    def _outwaited(self, there: Found) -> bool:
-        """Wait until a silent holder counts as dead. False: look again, it is dead or has shown a sign of life."""
-        until = self._clock() + self._ttl - there.age + 1.0
+    def _outwait(self, there: Found) -> None:
+        """Wait until a silent holder counts as dead, or shows a sign of life."""
+        until = self._clock() + self.ttl - there.age + 1.0
         while self._clock() < until:
-            time.sleep(min(1.0, self._beat))
-            now = self._bucket.head(LOCK)
+            time.sleep(min(1.0, self.beat))
+            now = self.bucket.head(self._path)
             if now is None or now.etag != there.etag:
                 break
-        return False
 
-    def _refusal(self, holder: Holder, age: float) -> str:
+    def refusal(self, holder: Holder, age: float) -> str:
+        """What is said to who is refused."""
         return (
-            f"{self._bucket.url()} is being written by {holder.said} (last sign of life {age:.0f} s ago); wait for it, or stop it, and "
-            f"run again. If that machine is gone, the lock is free {self._ttl:.0f} s after its last sign of life"
+            f"{self.bucket.url()} is being written by {holder.said} (last sign of life {age:.0f} s ago); wait for it, or stop it, and "
+            f"run again. If that machine is gone, the lock is free {self.ttl:.0f} s after its last sign of life"
         )
 
     def _conditions_hold(self, mine: Holder) -> bool:
@@ -160,26 +184,27 @@ class Lease:
             raise
         return False
 
+    def compares(self) -> bool:
+        """Whether this server looks at the ETag a PUT names: one that must fail is tried on the held lock."""
+        assert self._mine is not None
+        try:
+            self._etag = self.bucket.put_bytes(self._path, _dump(self._mine), if_etag="0" * 32)
+        except S3Fault as fault:
+            if fault.kind == "exists":
+                return True
+            raise
+        return False
+
     def _write(self, holder: Holder, etag: str | None) -> str:
-        return self._bucket.put_bytes(LOCK, orjson.dumps(asdict(holder)), if_etag=etag, if_absent=etag is None)
+        return self.bucket.put_bytes(self._path, _dump(holder), if_etag=etag, if_absent=etag is None)
 
     def _read(self) -> tuple[Holder, Found] | None:
-        found = self._bucket.get_bytes(LOCK)
-        if found is None:
-            return None
-        try:
-            value: dict[str, Any] = orjson.loads(found[0])
-            return Holder(**value), found[1]
-        except (orjson.JSONDecodeError, TypeError) as error:
-            raise StoreFault(
-                f"{self._bucket.url(LOCK)} isn't a lock of this program; if the prefix belongs to something else, give `store:` another "
-                "one, else remove that object"
-            ) from error
+        return read_holder(self.bucket, self._path)
 
     def holder(self) -> Holder | None:
         """Who holds the lease by the bucket's word, None when it is free."""
         found = self._read()
-        return found[0] if found is not None and found[0].owner is not None and found[1].age <= self._ttl else None
+        return found[0] if found is not None and found[0].owner is not None and found[1].age <= self.ttl else None
 
     # -- holding -------------------------------------------------------------------------------------------------------
 
@@ -190,8 +215,8 @@ class Lease:
         """
         with self._guard:
             if self._mine is None:
-                raise Held(self.lost or f"{self._bucket.url()}: this process doesn't hold the lock")
-            if self._clock() - self._confirmed > self._ttl / 2:
+                raise Held(self.lost or f"{self.bucket.url()}: this process doesn't hold the lock")
+            if self._clock() - self._confirmed > self.ttl / 2:
                 self._renew()
             return self._mine.epoch
 
@@ -205,7 +230,7 @@ class Lease:
         found = self._read()
         if found is None or found[0].token != self._mine.token:
             who = found[0].said if found and found[0].owner else "nobody: the lock was removed"
-            why = f"{self._bucket.url()} was taken over by {who}; what is done is kept on this machine and joined by the next run"
+            why = f"{self.bucket.url()} was taken over by {who}; what is done is kept on this machine and joined by the next run"
             self.lose(why)
             raise Held(why)
         holder, asked = found[0], self._clock()
@@ -220,7 +245,7 @@ class Lease:
         return None
 
     def _renewing(self) -> None:
-        while not self._ending.wait(self._beat):
+        while not self._ending.wait(self.beat):
             with self._guard:
                 if self._mine is None:
                     return
@@ -231,8 +256,16 @@ class Lease:
                 except StoreFault:
                     continue  # out of reach for now; `require` decides whether anything may be written
 
-    def release(self) -> None:
-        """Give the lease back. Does nothing when it isn't held; a bucket out of reach is left to the time limit."""
+    def confirm(self) -> None:
+        """Make sure by asking that the lease is ours at this moment. Raises Held when it isn't."""
+        with self._guard:
+            if self._mine is None:
+                raise Held(self.lost or f"{self.bucket.url()}: this process doesn't hold the lock")
+            self._renew()
+
+    def release(self, *, remove: bool = False) -> None:
+        """Give the lease back, with `remove` its object too. Does nothing when it isn't held; a bucket out of reach is left to
+        the time limit."""
         with self._guard:
             self._ending.set()
             mine, self._mine = self._mine, None
@@ -240,7 +273,34 @@ class Lease:
                 return
             try:
                 found = self._read()
-                if found is not None and found[0].token == mine.token:
+                if found is not None and found[0].token == mine.token and remove:
+                    self.bucket.delete([self._path])
+                elif found is not None and found[0].token == mine.token:
                     self._write(Holder(None, mine.token, mine.epoch), found[1].etag)
             except StoreFault:
                 pass
+
+
+def read_holder(bucket: Bucket, path: str) -> tuple[Holder, Found] | None:
+    """A lock object and what is known of it, None when there is none. Raises StoreFault when it is something else."""
+    found = bucket.get_bytes(path)
+    if found is None:
+        return None
+    try:
+        value: dict[str, Any] = orjson.loads(found[0])
+        return Holder(**value), found[1]
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise StoreFault(
+            f"{bucket.url(path)} isn't a lock of this program; if the prefix belongs to something else, give `store:` another "
+            "one, else remove that object"
+        ) from error
+
+
+def bury(bucket: Bucket, path: str, dead: Holder, there: Found) -> None:
+    """Mark a dead holder's lock as free, so that it finds out when it comes back. Raises S3Fault `exists` when it has come back."""
+    bucket.put_bytes(path, _dump(Holder(None, "", dead.epoch)), if_etag=there.etag)  # another token: the dead one's is void
+
+
+def _dump(holder: Holder) -> bytes:
+    # Without what says nothing, so that an older version reads the lock of a whole store.
+    return orjson.dumps({name: value for name, value in asdict(holder).items() if name == "owner" or not (value is None or value is False)})

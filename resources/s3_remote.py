@@ -8,7 +8,9 @@ what the next one goes on with. Only what was committed together is (`ties.json`
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,14 @@ import orjson
 from dflash_assets.resources.durable import write_text
 from dflash_assets.resources.manifest import MANIFEST, Entry, Manifest, Owner, StoredFile, dump_manifest, joined, parse_manifest
 from dflash_assets.resources.s3_bucket import Bucket
+from dflash_assets.resources.s3_claims import Claims
 from dflash_assets.resources.s3_client import S3Fault
-from dflash_assets.resources.s3_lease import Held, Lease
+from dflash_assets.resources.s3_lease import Held
 from dflash_assets.resources.store import DirectoryStore
+from dflash_assets.resources.store_scope import WHOLE, Scope
 
-SWAPS = 5
-"""Tries to replace the manifest while others replace it."""
+SWAPS = 50
+"""Tries to replace the manifest while hosts with other shards replace it too; each failed one is another's success."""
 
 
 class Remote:
@@ -80,17 +84,20 @@ class Remote:
                 self._local.replace(merged)
             self.remember(theirs)
 
-    def publish(self, changes: dict[str, Entry | None], etags: dict[str, str], lease: Lease) -> None:
+    def publish(self, changes: dict[str, Entry | None], etags: dict[str, str], claims: Claims) -> None:
         """Replace the bucket's manifest by one with these changes, if it is still the one it was read as.
 
-        Raises Held when the lease is lost or a newer epoch stands there, S3Fault when the bucket refuses.
+        Raises Held when the changes aren't ours to make, our claim is lost or a newer epoch stands there, S3Fault when the
+        bucket refuses.
         """
-        for _ in range(SWAPS):
-            epoch = lease.require()
+        for swap in range(SWAPS):
+            epoch, scope = claims.require(), claims.scope
+            if not scope.covers(Scope.of(changes)):
+                raise Held(f"{self._bucket.url()}: this run holds {scope.said}, not all of {', '.join(sorted(changes))}")
             now, etag = self.read()
-            if now.epoch > epoch:
-                why = f"{self._bucket.url()} was taken over by a later run (epoch {now.epoch}, ours {epoch})"
-                lease.lose(why)
+            if (newer := highest(now, scope)) > epoch:
+                why = f"{self._bucket.url()} was taken over by a later run (epoch {newer}, ours {epoch})"
+                claims.lose(why)
                 raise Held(why)
             entries = {**now.entries, **{name: entry for name, entry in changes.items() if entry is not None}}
             for name, entry in changes.items():
@@ -98,12 +105,13 @@ class Remote:
                     entries.pop(name, None)
             named = {file.path for entry in entries.values() for file in entry.files}
             known = {path: tag for path, tag in {**now.etags, **etags}.items() if path in named}
-            fresh = Manifest(entries, epoch, known)
+            fresh = Manifest(entries, epoch if scope == WHOLE else now.epoch, known, fenced(now, scope, epoch))
             data = dump_manifest(fresh, self._owner)
             try:
                 self._bucket.put_bytes(MANIFEST, data, if_etag=etag, if_absent=etag is None)
             except S3Fault as fault:
                 if fault.kind == "exists":
+                    time.sleep(random.uniform(0, 0.05 * min(swap + 1, 20)))
                     continue
                 raise
             if now.entries != self.manifest.entries:
@@ -111,6 +119,19 @@ class Remote:
             self.remember(fresh)
             return
         raise S3Fault("busy", "changes all the time", self._bucket.url(MANIFEST), f"{SWAPS} tries")
+
+
+def highest(manifest: Manifest, scope: Scope = WHOLE) -> int:
+    """Highest epoch of a run that wrote some of this scope."""
+    return max([manifest.epoch, *(epoch for text, epoch in manifest.fences.items() if Scope.parse(text).meets(scope))])
+
+
+def fenced(manifest: Manifest, scope: Scope, epoch: int) -> dict[str, int]:
+    """Fences after a run with this epoch wrote some of its scope; the whole store's epoch says it for every shard."""
+    if scope == WHOLE:
+        return {}
+    rests = {str(rest): old for text, old in manifest.fences.items() if (rest := Scope.parse(text) - scope)}
+    return {**rests, str(scope): epoch}
 
 
 @dataclass(frozen=True, slots=True)

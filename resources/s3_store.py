@@ -1,7 +1,7 @@
 """A store in a bucket: committed to a local working copy first, uploaded behind, fetched when something isn't here.
 
 Here: the S3Store: what each promise of a store comes to, and what becomes of damage. Not here: the local side (`working_copy.py`),
-requests (`s3_bucket.py`), the bucket's manifest (`s3_remote.py`), uploading (`s3_upload.py`), who may write (`s3_lease.py`), the
+requests (`s3_bucket.py`), the bucket's manifest (`s3_remote.py`), uploading (`s3_upload.py`), who may write (`s3_claims.py`), the
 journal's copies (`s3_journal.py`). docs/storage.md tells the whole.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from dflash_assets.resources.durable import file_sha256, publish, write_text
 from dflash_assets.resources.manifest import Entry, Owner, StoredFile, StoreFault, changed
 from dflash_assets.resources.s3_bucket import Bucket
+from dflash_assets.resources.s3_claims import Claims
 from dflash_assets.resources.s3_client import S3Fault, make_client
 from dflash_assets.resources.s3_journal import JournalMirror
 from dflash_assets.resources.s3_lease import Lease
@@ -27,10 +28,13 @@ from dflash_assets.resources.s3_remote import Remote, add_tie
 from dflash_assets.resources.s3_upload import Uploader
 from dflash_assets.resources.store_lock import describe_me, held_by, is_locked, run_lock
 from dflash_assets.resources.store_protocol import StoreOptions, StoreState
+from dflash_assets.resources.store_scope import WHOLE, Scope
 from dflash_assets.resources.working_copy import RESERVE_BYTES, WorkingCopy, files_of
 
 log = logging.getLogger(__name__)
 TEXT_SECONDS = 5.0
+HOSTS = "hosts"
+"""Folder of texts written by hosts that hold a part of the store."""
 _shared: dict[tuple[str, str], S3Store] = {}
 _sharing = threading.Lock()
 
@@ -60,10 +64,11 @@ class S3Store:
         self._local = WorkingCopy(Path(options.work), owner, self._bucket.url(), options.disk_bytes)
         # Small requests decide about the lock: they must fail well before the lease runs out.
         control = bucket or Bucket(root, lambda: make_client(attempts=2, read_seconds=8))
-        self._lease = lease or Lease(control, f"{self._local.id}@{describe_me()['host']}")
+        self._claims = Claims(lease or Lease(control, f"{self._local.id}@{describe_me()['host']}"), self._local.id)
         self._remote = Remote(control, self._local, owner)
-        self._uploader = Uploader(self._bucket, self._local, self._remote, self._lease)
-        self._mirror = JournalMirror(self._bucket, self.work / "journal", self._local.id)
+        self._uploader = Uploader(self._bucket, self._local, self._remote, self._claims)
+        self._uploader.text_path = self._text_path
+        self._mirror = JournalMirror(self._bucket, self.work / "journal", self._local.id, require=self._claims.require, control=control)
         if options.mirror_journal:
             self._uploader.on_pass.append(lambda: self._mirror.look(all_up=not self._uploader.pending().groups))
         self._uploader.on_up = lambda: self._local.trim(self._remote.manifest.etags)
@@ -93,9 +98,9 @@ class S3Store:
         return self._remote
 
     @property
-    def lease(self) -> Lease:
+    def claims(self) -> Claims:
         """The right to write."""
-        return self._lease
+        return self._claims
 
     @property
     def work(self) -> Path:
@@ -115,8 +120,10 @@ class S3Store:
         if self._uploader.running:
             self._uploader.text(path)
             return
+        if self._claims.lost is not None:
+            return  # it is another host's now
         try:
-            self._bucket.put_bytes(path, text.encode())
+            self._bucket.put_bytes(self._text_path(path), text.encode())
         except StoreFault as fault:
             log.warning("%s is only in the working copy: %s", path, fault)
 
@@ -134,13 +141,21 @@ class S3Store:
         self._uploader.wake()
 
     @contextmanager
-    def lock(self) -> Generator[None]:
-        with run_lock(self.work, self.root, self._entered):
+    def lock(self, shards: Iterable[int] | None = None) -> Generator[None]:
+        scope = WHOLE if shards is None else Scope(frozenset(shards))
+        with run_lock(self.work, self.root, lambda: self._entered(scope)):
+            if not self._uploader.wanted.covers(scope):  # taken again within this process, for more
+                self._entered(self._uploader.wanted | scope)
             yield
 
+    def _text_path(self, path: str) -> str:
+        """Texts of a host that holds a part only are its own: two hosts never write one key."""
+        part = self._uploader.wanted.shards is not None and self._claims.scope != WHOLE and bool(self._uploader.wanted)
+        return f"{HOSTS}/{self._local.id}/{path}" if part else path
+
     def room(self) -> str | None:
-        if self._lease.lost is not None:
-            raise StoreFault(self._lease.lost)
+        if self._claims.lost is not None:
+            raise StoreFault(self._claims.lost)
         up = self._remote.manifest
         waiting = sum(file.bytes for file in self._uploader.pending().files(up))
         if self._local.free < RESERVE_BYTES:
@@ -187,35 +202,42 @@ class S3Store:
                     raise
             self._pulled = True
 
-    def _entered(self) -> None:
+    def _entered(self, scope: Scope) -> None:
         """The run begins: nobody else may write, the bucket's state is this machine's, damage is found before it costs."""
-        self._lease.lost = None
+        self._claims.forgive()
+        self._uploader.wanted = scope
         if self._uploader.begin():
             self._remote.pull()
             self._pulled = True
             self.verify()
-            if self._options.mirror_journal and (found := self._mirror.restore()):
+            if self._options.mirror_journal and (found := self._restore_journals()):
                 log.warning("brought %d journal segment(s) of another machine from %s", found, self.root)
         self._uploader.start()
 
+    def _restore_journals(self) -> int:
+        """Journals of machines that are gone; of those that live only the whole store's holder could, and then none lives."""
+        alive = {(holder.owner or "").partition("@")[0] for holder in self._claims.holders()}
+        return self._mirror.restore(alive, alone=self._claims.scope == WHOLE)
+
     def verify(self) -> list[str]:
-        """Compare every named file with the bucket's listing and the working copy; mend what can be mended.
+        """Compare every named file of what is ours to write with the bucket's listing and the working copy; mend what can be mended.
 
         A damaged object is moved to quarantine in the bucket. With a good local copy it is uploaded again; without one its
         entries are let go of, so that they are made again. Returns what was found, a line each.
         """
         manifest, said = self._remote.manifest, list[str]()
-        listed = {found.path: found for found in self._bucket.list()} if manifest.entries else {}
+        entries = {name: entry for name, entry in manifest.entries.items() if self._is_ours(name)}
+        listed = {found.path: found for found in self._bucket.list()} if entries else {}
         damaged: list[StoredFile] = []
         mended: dict[str, str] = {}
-        for file in files_of(manifest.entries):
+        for file in files_of(entries):
             there = listed.get(file.path)
             etag = manifest.etags.get(file.path)
             if there is not None and there.bytes == file.bytes and etag in (None, there.etag):
                 continue
             what = "is missing" if there is None else "has changed behind our back"
             if there is not None:
-                what += f" and was moved to {self._bucket.url(self._bucket.quarantine(file.path))}"
+                what += f" and was moved to {self._set_aside(file.path)}"
             local = self._local.local(file.path)
             if local.exists() and file_sha256(local) == file.sha256:
                 mended[file.path] = self._bucket.put_file(local, file)
@@ -228,7 +250,7 @@ class S3Store:
         pending = {file.path for file in self._uploader.pending().files(manifest)}
         damaged += [file for file in files_of(self._local.entries()) if file.path in pending and not self._local.has(file)]
         if mended:
-            self._remote.publish({}, mended, self._lease)
+            self._remote.publish({}, mended, self._claims)
         if damaged:
             self._let_go(damaged)
         return said
@@ -237,20 +259,37 @@ class S3Store:
         paths = {file.path for file in damaged}
         entries = self._local.entries()
         keys = {entry.key for entry in entries.values() if any(file.path in paths for file in entry.files)}
-        gone = [name for name, entry in entries.items() if entry.key in keys]
+        gone = [name for name, entry in entries.items() if entry.key in keys and self._is_ours(name)]
         log.warning("made again: %s", ", ".join(sorted(gone)))
         # The bucket first: an equal file made anew must look pending, and the manifest must not name what isn't there.
-        self._remote.publish(dict.fromkeys(gone), {}, self._lease)
+        self._remote.publish(dict.fromkeys(gone), {}, self._claims)
         for path in paths:
             self._local.local(path).unlink(missing_ok=True)
         self.commit(dict.fromkeys(gone))
 
+    def require(self) -> None:
+        """Raise StoreFault unless this machine may still write: asked before anything in the bucket is moved or removed.
+
+        A process whose sibling on this machine uploads leaves it to that one, which renews the lease of both.
+        """
+        if self._claims.epoch or self._claims.lost is not None:
+            self._claims.require()
+
+    def _set_aside(self, path: str) -> str:
+        self._claims.require()
+        return self._bucket.url(self._bucket.quarantine(path, allowed=lambda _: self.require()))
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether this run may change the entry."""
+        return self._claims.scope.covers(Scope.of([name]))
+
     def _elsewhere(self) -> str | None:
         try:
-            holder = self._lease.holder()
+            found = self._claims.holders()
         except StoreFault:
             return None
-        return None if holder is None or (holder.owner or "").startswith(f"{self._local.id}@") else holder.said
+        others = [holder.said for holder in found if not (holder.owner or "").startswith(f"{self._local.id}@")]
+        return ", ".join(others) or None
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -301,12 +340,13 @@ class S3Store:
         self._local.trim(self._remote.manifest.etags)
 
     def _refuse(self, file: StoredFile, size: int) -> None:
-        if not self._lease.epoch:
+        ours = all(self._is_ours(name) for name, entry in self._local.entries().items() if file in entry.files)
+        if not self._claims.epoch or not ours:
             state = "is gone" if size < 0 else "isn't what the manifest says"
             raise StoreFault(f"{self.url(file.path)} {state}; the next `dflash-assets run` finds it and makes it again")
         what = "is gone from the bucket"
         if size >= 0:
-            what = f"has changed behind our back; it was moved to {self._bucket.url(self._bucket.quarantine(file.path))}"
+            what = f"has changed behind our back; it was moved to {self._set_aside(file.path)}"
         self._let_go([file])
         raise StoreFault(
             f"{self.url(file.path)} {what}. Run again: it is made again, from answers that are still there where there are any"

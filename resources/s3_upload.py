@@ -1,7 +1,7 @@
 """Uploading behind the commits: what the local manifest names and the bucket's doesn't is pending, and goes up in order.
 
 Here: the threads that upload, and when something becomes visible; texts that may change. Not here: the bucket's manifest
-(`s3_remote.py`), the lease (`s3_lease.py`), requests (`s3_bucket.py`).
+(`s3_remote.py`), who may write what (`s3_claims.py`), requests (`s3_bucket.py`).
 
 A commit's entries become visible in the bucket together, after all their files are there and verified. One process of a
 working copy uploads, whichever holds `uploader.lock`; the others wait for it.
@@ -22,9 +22,11 @@ from filelock import FileLock, Timeout
 from dflash_assets.resources.durable import write_text
 from dflash_assets.resources.manifest import Entry, StoredFile, StoreFault
 from dflash_assets.resources.s3_bucket import Bucket
-from dflash_assets.resources.s3_lease import Held, Lease
-from dflash_assets.resources.s3_remote import Pending, Remote, pending_of, read_ties
+from dflash_assets.resources.s3_claims import Claims
+from dflash_assets.resources.s3_lease import Held
+from dflash_assets.resources.s3_remote import Pending, Remote, highest, pending_of, read_ties
 from dflash_assets.resources.store import DirectoryStore
+from dflash_assets.resources.store_scope import NOTHING, WHOLE, Scope
 
 log = logging.getLogger(__name__)
 THREADS = 4
@@ -37,13 +39,15 @@ MAX_PAUSE = 30.0
 GIVE_UP_SECONDS = 600.0
 """`settle` ends when nothing has got up for so long."""
 STOP_SECONDS = 30.0
+WIDEN_SECONDS = 5.0
+"""Between two tries to write more than what is held, while another host holds some of it."""
 
 
 class Uploader:
     """The threads that bring a working copy's commits into the bucket."""
 
-    def __init__(self, bucket: Bucket, local: DirectoryStore, remote: Remote, lease: Lease, *, threads: int = THREADS) -> None:
-        self._bucket, self._local, self._remote, self._lease, self._threads = bucket, local, remote, lease, threads
+    def __init__(self, bucket: Bucket, local: DirectoryStore, remote: Remote, claims: Claims, *, threads: int = THREADS) -> None:
+        self._bucket, self._local, self._remote, self._claims, self._threads = bucket, local, remote, claims, threads
         self._role = FileLock(local.work / "uploader.lock", timeout=0, thread_local=False)
         self._wake, self._ending = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -53,6 +57,11 @@ class Uploader:
         self._verified: dict[str, str] = {}
         self._hurry = False
         self._bug: BaseException | None = None
+        self._refused: tuple[float, Held] | None = None
+        self.wanted = NOTHING
+        """What the run of this process said that it will write; what is pending is claimed besides."""
+        self.text_path: Callable[[str], str] = lambda path: path
+        """Where a text goes in the bucket."""
         self.on_pass: list[Callable[[], None]] = []
         """Called now and then by the uploading process, e.g. to mirror the journal."""
         self.on_up: Callable[[], None] = lambda: None
@@ -61,24 +70,45 @@ class Uploader:
     # -- beginning and ending ------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Take the role and the lease now, in this thread. False when another process of this working copy has them.
+        """Take the role and claim what is to be written now, in this thread. False when another process of this working copy has
+        the role, or nothing is to be written.
 
         Raises Held or S3Fault.
         """
         with self._guard:
-            if self._lease.lost is not None:
-                raise Held(self._lease.lost)
+            if self._claims.lost is not None:
+                raise Held(self._claims.lost)
+            names = self.pending().names
+            scope = self.wanted | Scope.of(names)
+            if not scope and not self._claims.scope:
+                if not names:
+                    return False
+                scope = WHOLE
             if not self._role.is_locked:
                 try:
                     self._role.acquire()
                 except Timeout:
                     return False
             try:
-                self._lease.acquire(floor=lambda: self._remote.read()[0].epoch)
+                self._claim(scope)
             except BaseException:
-                self._role.release()
+                if not self._claims.scope:
+                    self._role.release()
                 raise
             return True
+
+    def _claim(self, scope: Scope) -> None:
+        """Claim it; what lies outside of what is held may wait, what the run said it would write may not."""
+        if self._refused is not None and time.monotonic() - self._refused[0] < WIDEN_SECONDS:
+            scope = self.wanted
+        try:
+            self._claims.acquire(lambda: highest(self._remote.read()[0]), scope)
+            if scope != self.wanted:
+                self._refused = None
+        except Held as held:
+            if not self._claims.scope or not self._claims.scope.covers(self.wanted):
+                raise
+            self._refused = (time.monotonic(), held)
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
@@ -109,7 +139,8 @@ class Uploader:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
         with self._guard:
-            self._lease.release()
+            self.wanted = NOTHING
+            self._claims.release()
             if self._role.is_locked:
                 self._role.release()
 
@@ -142,8 +173,8 @@ class Uploader:
             files = left.files(self._remote.manifest)
             if not left.groups and (not self._dirty or not self._role.is_locked):
                 return
-            if self._lease.lost is not None:
-                raise Held(self._lease.lost)
+            if self._claims.lost is not None:
+                raise Held(self._claims.lost)
             if self._bug is not None:
                 raise self._bug
             count = len(left.names) + len(files) - len(self._verified) + len(self._dirty)
@@ -175,13 +206,13 @@ class Uploader:
                     self._wait(IDLE_SECONDS)
                     continue
                 moved = self._pass()
-                self._say(None)
+                self._say(str(self._refused[1]) if self._refused is not None else None)
                 pause = 0.0
                 if not moved:
                     self._wait(IDLE_SECONDS)
             except (StoreFault, OSError) as error:
                 self._say(str(error))
-                if self._lease.lost is not None:
+                if self._claims.lost is not None:
                     return
                 pause = min(MAX_PAUSE, max(0.5, pause * 2))
                 self._ending.wait(pause * random.uniform(0.7, 1.3))
@@ -197,14 +228,16 @@ class Uploader:
             write_text(self._local.work / "uploader.json", orjson.dumps({"problem": problem, "at": time.time()}).decode())
 
     def _pass(self) -> bool:
-        """Bring up what is pending now. True when something moved."""
+        """Bring up what is pending now. True when something moved. Raises Held when the lease has been lost meanwhile."""
+        self._claims.require()
         left = self.pending()
         moved = self._texts()
         for call in self.on_pass:
             call()
-        if not left.groups:
+        held = Pending([group for group in left.groups if self._claims.scope.covers(Scope.of(group))])
+        if not held.groups:
             return moved
-        self._send(left)
+        self._send(held)
         return True
 
     def _texts(self) -> bool:
@@ -214,7 +247,7 @@ class Uploader:
                 continue
             since = self._dirty.pop(path, None)
             try:
-                self._bucket.put_bytes(path, (self._local.local(path)).read_bytes())
+                self._bucket.put_bytes(self.text_path(path), (self._local.local(path)).read_bytes())
             except FileNotFoundError:
                 continue
             except StoreFault:
@@ -296,7 +329,7 @@ class Uploader:
 
     def _may_clear(self, path: str) -> None:
         """An object that no manifest names may be moved out of the way, by whoever holds the lease."""
-        self._lease.require()
+        self._claims.require()
         now, _ = self._remote.read()
         if any(file.path == path for entry in now.entries.values() for file in entry.files):
             raise StoreFault(f"{self._bucket.url(path)} holds other content than the file that belongs there, and the manifest names it")
@@ -308,6 +341,6 @@ class Uploader:
         changes = {name: entry for group in wanted for name, entry in group.items()}
         if changes:
             paths = {file.path for entry in changes.values() if entry is not None for file in entry.files}
-            self._remote.publish(changes, {path: tag for path, tag in self._verified.items() if path in paths}, self._lease)
+            self._remote.publish(changes, {path: tag for path, tag in self._verified.items() if path in paths}, self._claims)
             for path in paths:
                 self._verified.pop(path, None)

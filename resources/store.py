@@ -154,7 +154,7 @@ class DirectoryStore:
             fresh.replace(link)
 
     @contextmanager
-    def lock(self) -> Generator[None]:
+    def lock(self, shards: Iterable[int] | None = None) -> Generator[None]:
         with run_lock(self.work, self.root, self._entered):
             yield
 

@@ -6,7 +6,7 @@ tests/s3/test_contract.py runs one suite on every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +87,11 @@ class Store(Protocol):
         """Replace (or with None remove) entries, all at once. Returns when they survive a crash of this machine."""
         ...
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self, shards: Iterable[int] | None = None) -> AbstractContextManager[None]:
         """This process is the only run, or a StoreFault that names who is. May be taken again within the process.
+
+        With `shards` only these are written, and hosts with other shards may write at the same time where the store can do that: a
+        bucket, with a working copy a host. A folder has one run at a time.
 
         Whoever takes it first looks whether the named files are there, and lets go of entries whose files aren't.
         """

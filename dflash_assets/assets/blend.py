@@ -68,6 +68,8 @@ def blend_asset(plan: Plan) -> dg.AssetsDefinition:
             "benchmarks": ", ".join(facts["benchmarks"]) or "none",
             "benchmarks_skipped": ", ".join(facts["benchmarks_skipped"]) or "none",
         }
+        if "shards_as_before" in facts:
+            metadata["shards_as_before"] = facts["shards_as_before"]
         if facts["existing"] is not None:
             metadata["compared_with_existing"] = dg.MetadataValue.json(facts["existing"])
         return made_result(made, workspace, metadata, _checks(facts, tolerance))

@@ -5,6 +5,7 @@ events while the window goes on.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -86,6 +87,7 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
     )
     def completions(context: dg.AssetExecutionContext, config: ResampleConfig, store: StoreResource, sglang: Fleet) -> Iterator[Any]:
         from dflash_assets.assets.content import content_rules
+        from dflash_assets.assets.replay import replay_of
         from dflash_assets.assets.server_check import keep_renderings, server_check
         from dflash_assets.assets.wiring import tokenizer_of
         from dflash_assets.generation.stage import generation_run, shard_plans
@@ -97,16 +99,16 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
                 entries = workspace.store.entries()
                 shards = [shard for shard in shards if f"completions/shard-{shard:05d}" in entries]
             versions = {shard.shard: shard.digest for shard in shard_plans(workspace, shards)}
+            check = server_check(workspace.recipe, workspace.base_dir, workspace, keep_renderings(workspace))
             run = generation_run(
                 workspace,
                 shards,
-                lambda: sglang.engines(
-                    lambda: tokenizer_of(plan.recipe.target_model, plan.base_dir),
-                    server_check(workspace.recipe, workspace.base_dir, workspace, keep_renderings(workspace)),
-                ),
+                lambda: sglang.engines(lambda: tokenizer_of(plan.recipe.target_model, plan.base_dir), check),
+                discovery=lambda: sglang.discovery(check),
                 decode=lambda ids: tokenizer_of(plan.recipe.target_model, plan.base_dir).decode(ids),
                 again=orders_of(workspace, shards, config),
                 rules=lambda: content_rules(workspace),
+                replay=replay_of(workspace),
             )
 
         def events() -> Iterator[ShardEvent]:
@@ -115,6 +117,8 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
                 facts = outcome.facts
                 failed = sum(count for name, count in facts["outcomes"].items() if name not in ANSWERED)
                 evidence: dict[str, Any] = {"failed": failed, "outcomes": counts_table(facts["outcomes"], "outcome")}
+                if conversations := facts.get("conversations"):
+                    evidence["conversations"] = counts_table(conversations, "end")
                 if outcome.error is not None:
                     evidence["error"] = outcome.error
                 check = ShardCheck(CHECK, outcome.error is None, evidence)
@@ -139,7 +143,7 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
                     outcome.error,
                 )
 
-        with expected_errors(), store_lock(workspace):
+        with expected_errors(), store_lock(workspace, shards):
             yield from shard_events(context, events(), code_version=fingerprint, check_names=[CHECK], what="completions")
 
     return completions
@@ -151,6 +155,6 @@ def _progress(snapshot: dict[str, Any]) -> dict[str, Any]:
     return {f"run/{name}": snapshot[name] for name in names if snapshot[name] is not None}
 
 
-def store_lock(workspace: Any) -> Any:
-    """One generation run a store: a second one is refused by name."""
-    return workspace.store.lock()
+def store_lock(workspace: Workspace, shards: Sequence[int]) -> AbstractContextManager[None]:
+    """One generation run a shard (in a folder: a store): a second one is refused by name."""
+    return workspace.store.lock(shards)

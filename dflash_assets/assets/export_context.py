@@ -31,6 +31,7 @@ def export_context(workspace: Workspace) -> ExportContext:
         shards=[shard_files(workspace, number) for number, _ in shards],
         splitter=splitter,
         decode=tokenizer.decode,
+        encode=tokenizer.encode_lists,
         description=recipe.description,
         model=recipe.target_model.name,
         model_revision=recipe.target_model.revision,

@@ -22,7 +22,7 @@ from typing import Any
 import dagster as dg
 
 from dflash_assets.assets.build import build_definitions
-from dflash_assets.assets.keys import Keys, partition_keys
+from dflash_assets.assets.keys import Keys, partition_keys, shard_number
 from dflash_assets.assets.verdicts import SHARDS_PER_RUN
 from dflash_assets.errors import AssetsError
 from dflash_assets.generation.run import end_running
@@ -128,7 +128,7 @@ class HeadlessRun:
         Raises RunFailed when a stage fails whose result the next one needs, or at the end when any failed.
         """
         keys, shards = self._keys, tuple(partition_keys(self.recipe))
-        self._do(Stage("sources and blend", (*keys.sources, keys.blend)), before, after, needed=True)
+        self.blend(before, after)
         self._do(Stage("prompts by shard", (keys.prompts_shard,), shards), before, after, needed=True)
         if pilot is not None:
             self._pilot(pilot, before, after)
@@ -143,9 +143,12 @@ class HeadlessRun:
             raise RunFailed(_said(bad), todo="run again: only what is missing or failed is done")
 
     def _part(self, share: float) -> int:
-        """Shards to answer: all of the recipe's, or a share of those that hold prompts, at least one."""
-        filled = sum(name.startswith("prompts/shard-") for name in self.store.entries())
-        return self.recipe.blend.shard_count if share >= 1.0 else max(1, math.ceil(share * filled))
+        """Shards to answer: all of the recipe's, or as many from the front as hold a share of those with prompts, at least one."""
+        if share >= 1.0:
+            return self.recipe.blend.shard_count
+        # A changed blend may leave a shard without prompts before others.
+        filled = sorted(shard_number(name.removeprefix("prompts/")) for name in self.store.entries() if name.startswith("prompts/shard-"))
+        return filled[max(1, math.ceil(share * len(filled))) - 1] + 1
 
     def _pilot(self, pilot: Callable[[], Sequence[str]], before: Callable[[Stage], Any], after: Callable[[StageResult], Any]) -> None:
         stage = Stage("pilot", ())
@@ -158,6 +161,23 @@ class HeadlessRun:
             raise RunFailed(
                 errors[0], todo="mend recipe or servers and run again: the pilot's answers are kept; without --pilot it goes on regardless"
             )
+
+    def blend(self, before: Callable[[Stage], Any], after: Callable[[StageResult], Any]) -> None:
+        """Sources and blend only. Raises RunFailed when they can't be made."""
+        self._do(Stage("sources and blend", (*self._keys.sources, self._keys.blend)), before, after, needed=True)
+
+    def answer(self, shards: Sequence[int], before: Callable[[Stage], Any], after: Callable[[StageResult], Any]) -> None:
+        """Completions and verdicts of these shards only, a contiguous range; the blend is there already, perhaps from another host.
+
+        Raises RunFailed at the end when a shard isn't well.
+        """
+        chosen = tuple(partition_keys(self.recipe)[shards[0] : shards[-1] + 1])
+        self._do(Stage("prompts by shard", (self._keys.prompts_shard,), chosen), before, after, needed=True)
+        self._do(Stage("completions", (self._keys.completions,), chosen), before, after, needed=False)
+        for ranged in self._ranges(chosen):
+            self._do(Stage("verdicts", (self._keys.verdicts,), ranged), before, after, needed=False)
+        if bad := [result for result in self.results if result.errors]:
+            raise RunFailed(_said(bad), todo="run again: only what is missing or failed is done")
 
     def redrive(
         self, shards: Sequence[int], config: Mapping[str, Any], before: Callable[[Stage], Any], after: Callable[[StageResult], Any]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from dflash_assets.assets.build import build_resources
 from dflash_assets.assets.content import content_rules
+from dflash_assets.assets.replay import replay_of
 from dflash_assets.assets.server_check import keep_renderings, server_check
 from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.generation.stage import pilot_run
@@ -44,16 +45,17 @@ def run_pilot(workspace: Workspace, count: int) -> Pilot:
     fleet = build_resources(recipe, workspace.base_dir)["sglang"]
     assert isinstance(fleet, Fleet)
     tokenizer = tokenizer_of(recipe.target_model, workspace.base_dir)
+    check = server_check(workspace.recipe, workspace.base_dir, workspace, keep_renderings(workspace))
     with workspace.store.lock(), workspace.temporary("pilot") as folder:
         run = pilot_run(
             workspace,
             count,
             folder,
-            lambda: fleet.engines(
-                lambda: tokenizer, server_check(workspace.recipe, workspace.base_dir, workspace, keep_renderings(workspace))
-            ),
+            lambda: fleet.engines(lambda: tokenizer, check),
+            discovery=lambda: fleet.discovery(check),
             decode=tokenizer.decode,
             rules=lambda: content_rules(workspace),
+            replay=replay_of(workspace),
         )
         try:
             [outcome] = list(run)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.errors import GenerationError
 from dflash_assets.recipe.recipe import Recipe
+from dflash_assets.replay.turns import sent_messages
 from dflash_assets.resources.engines.base import EngineError, EngineInfo
 from dflash_assets.resources.engines.sglang import SglangEngine
 from dflash_assets.resources.fleet import ServerCheck
@@ -104,12 +105,15 @@ def strata(workspace: Workspace) -> Iterator[tuple[str, Conversation]]:
     entries = workspace.store.entries()
     seen: set[tuple[str, bool, bool]] = set()
     for name in sorted(name for name in entries if name.startswith("prompts/"))[:SHARDS_READ]:
-        columns = ["source", "thinking", "messages_json", "tools_json", "prompt_tokens"]
-        for row in pq.read_table(workspace.path(entries[name]), columns=columns).to_pylist():
+        columns = ["source", "thinking", "messages_json", "tools_json", "prompt_tokens", "replayed_turns"]
+        with pq.ParquetFile(workspace.path(entries[name])) as file:  # which passes over a column that older versions didn't have
+            rows = file.read(columns=columns).to_pylist()
+        for row in rows:
             stratum = (row["source"], row["thinking"], row["tools_json"] is not None)
             if stratum in seen or row["prompt_tokens"] > LONGEST_PROMPT:
                 continue
             seen.add(stratum)
             tools = orjson.loads(row["tools_json"]) if row["tools_json"] else None
             words = [row["source"], "thinking" if row["thinking"] else "not thinking", *(["with tools"] if tools else [])]
-            yield ", ".join(words), Conversation(orjson.loads(row["messages_json"]), tools, row["thinking"])
+            messages = sent_messages(orjson.loads(row["messages_json"]), row.get("replayed_turns"))
+            yield ", ".join(words), Conversation(messages, tools, row["thinking"])

@@ -33,13 +33,14 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
         ],
     )
     def training_set(store: StoreResource) -> dg.MaterializeResult:
+        from dflash_assets.assets.replay import replay_of
         from dflash_assets.assets.wiring import tokenizer_of
         from dflash_assets.training_set.certificate import KINDS, sentence
         from dflash_assets.training_set.stage import make_training_set, training_set_folder
 
         with expected_errors():
             workspace = plan.workspace(store.open())
-            made = make_training_set(workspace, lambda: tokenizer_of(plan.recipe.target_model, plan.base_dir))
+            made = make_training_set(workspace, lambda: tokenizer_of(plan.recipe.target_model, plan.base_dir), replay_of(workspace))
             folder = training_set_folder(workspace)
         facts = made.entry.facts
         missing = facts["missing_shards"]

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dflash_assets.blend.candidates import TAKEN, Candidates, scan
 from dflash_assets.blend.decontaminate import drop_contaminated
 from dflash_assets.blend.encode import PromptEncoder, Taker, spill_in
 from dflash_assets.blend.existing import ExistingIndex, ExistingPrompt
 from dflash_assets.blend.mix import mix_cells
 from dflash_assets.blend.near_duplicates import drop_near_duplicates
-from dflash_assets.blend.plan import BlendPlan, ExistingCompared, MixCell, PlannedShard, SourceMix
+from dflash_assets.blend.plan import BlendPlan, ExistingCompared, MixCell, SourceMix
 from dflash_assets.blend.quotas import Quota, quota_of, serving_order
-from dflash_assets.blend.shards import EMPTY, ShardCutter
+from dflash_assets.blend.seats import NO_SEATS, NOWHERE, Seats, assign
+from dflash_assets.blend.shards import ShardCutter
 from dflash_assets.blend.text import parsed, user_texts
 from dflash_assets.errors import AssetsError
 from dflash_assets.recipe.recipe import Recipe
@@ -40,13 +43,15 @@ def blend(
     *,
     base_dir: Path,
     existing: Iterable[ExistingPrompt] | None = None,
+    last: Seats = NO_SEATS,
 ) -> BlendPlan:
     """Write `out/shard-*.parquet` (schema SHARD_PROMPT, non-empty shards only) and `out/dropped.parquet` (REJECTED).
 
     `prompts`: source name -> its PROMPT file. Benchmarks are found relative to `base_dir`. Prompts of `existing` are kept out:
-    `in_existing_set`, `near_duplicate_of_existing`. Same inputs and seed give the same shard
-    digests. Every prompt that came in is in a shard or in `dropped`, with a reason: exact_duplicate, duplicate_after_normalisation,
-    near_duplicate, contaminated:<benchmark>, too_short, over_context, same_rendering, not_taken, or a template's reason code (`template_error`, ...).
+    `in_existing_set`, `near_duplicate_of_existing`. `last` keeps prompts in the shards of an earlier blend. Same inputs, seed and
+    `last` give the same shard digests. Every prompt that came in is in a shard or in `dropped`, with a reason: exact_duplicate,
+    duplicate_after_normalisation, near_duplicate, contaminated:<benchmark>, too_short, over_context, same_rendering, not_taken, or a
+    template's reason code (`template_error`, ...).
     Raises BlendError when nothing is left or the account doesn't close; RecipeError for a benchmark that can't be read.
     """
     spec = recipe.blend
@@ -68,8 +73,11 @@ def blend(
             quotas[source.name] = quota_of(source.take, spec.max_prompts, left)
             taker.take(number, quotas[source.name], quotas[source.name].room(left))
             left -= candidates.counts(number)[TAKEN]
-    cutter = ShardCutter(out, spec.shard_size)
-    cutter.cut(spill.tables(candidates.states == 1))
+    places, numbers = spill.places(candidates.states == 1)
+    shards = np.full(candidates.total, NOWHERE, dtype=np.int32)
+    shards[numbers] = assign(places, last, size=spec.shard_size, count=spec.shard_count)
+    cutter = ShardCutter(out, spec.shard_count)
+    cutter.cut(spill.tables(shards))
     _write_dropped(candidates, out / "dropped.parquet")
     if index is not None:
         index.close()
@@ -101,18 +109,17 @@ def _plan(
             where="blend",
             todo="look at blend/dropped.parquet and at the limits of the recipe's `blend` section",
         )
-    empty = [PlannedShard(shard=number, file="", rows=0, tokens=0, digest=EMPTY) for number in range(len(shards), recipe.blend.shard_count)]
     return BlendPlan(
         seed=recipe.seed,
         max_prompts=recipe.blend.max_prompts,
         shard_size=recipe.blend.shard_size,
         rows=rows,
         tokens=sum(shard.tokens for shard in shards),
-        shards=(*shards, *empty),
+        shards=tuple(shards),
         sources=mixes,
         mix=cells,
         existing=compared,
-        digest=digest(*(shard.digest for shard in (*shards, *empty))),
+        digest=digest(*(shard.digest for shard in shards)),
     )
 
 

@@ -21,6 +21,7 @@ from dflash_assets.blend.quotas import Quota
 from dflash_assets.blend.spill import Spill
 from dflash_assets.blend.text import parsed
 from dflash_assets.recipe.recipe import Recipe
+from dflash_assets.replay.turns import sent_messages
 from dflash_assets.rows import PROMPT
 from dflash_assets.tokens.template import TemplateFault
 from dflash_assets.tokens.tokenizer import Conversation
@@ -98,17 +99,19 @@ class Taker:
         self._render_batch(batch)
 
     def _render_batch(self, batch: list[tuple[int, dict[str, Any]]]) -> None:
-        limit, seed = self._recipe.blend.max_prompt_tokens, self._recipe.seed
+        limit = self._recipe.blend.max_prompt_tokens
         kept: list[tuple[int, dict[str, Any]]] = []
         conversations: list[Conversation] = []
         for number, row in batch:
             size = int(self._candidates.sizes[number])
-            if size > limit * MOST_BYTES_PER_TOKEN:
+            # Of a replayed conversation only the opening is tokenised here, however long the rest is.
+            if row["replayed_turns"] is None and size > limit * MOST_BYTES_PER_TOKEN:
                 self._drop(number, "over_context", f"{size} bytes; not tokenised, the limit is {limit} tokens")
                 continue
             row["thinking"] = bool(self._candidates.thinking[number])
             tools = json.loads(row["tools_json"]) if row["tools_json"] else None  # orjson would round integers beyond 64 bits
-            conversations.append(Conversation(parsed(row["messages_json"]), tools, row["thinking"]))
+            sent = sent_messages(parsed(row["messages_json"]), row["replayed_turns"])
+            conversations.append(Conversation(sent, tools, row["thinking"]))
             kept.append((number, row))
         for (number, row), ids in zip(kept, self._encoder.encode_prompts(conversations), strict=True):
             if isinstance(ids, TemplateFault):
@@ -117,6 +120,10 @@ class Taker:
             if len(ids) > limit:
                 self._drop(number, "over_context", f"{len(ids)} tokens; the limit is {limit}")
                 continue
+            if row["replayed_turns"] is not None:
+                # Only its opening is rendered here: another conversation that begins alike goes on differently.
+                self._fits(number, row, ids)
+                continue
             key = rendering_key(ids)
             if self._existing is not None and (row_there := self._existing.rendered_row(key)) >= 0:
                 self._candidates.drop_existing(number, row_there, "in_existing_set")
@@ -124,8 +131,12 @@ class Taker:
                 self._candidates.related[number] = owner
                 self._candidates.drop(number, "same_rendering")
             else:
-                self.lengths[number] = len(ids)
-                self._spill.write(place(row["prompt_id"], seed, "shuffle"), number, {**row, "prompt_tokens": len(ids), "prompt_ids": ids})
+                self._fits(number, row, ids)
+
+    def _fits(self, number: int, row: dict[str, Any], ids: list[int]) -> None:
+        self.lengths[number] = len(ids)
+        at = place(row["prompt_id"], self._recipe.seed, "shuffle")
+        self._spill.write(at, number, {**row, "prompt_tokens": len(ids), "prompt_ids": ids})
 
     def _drop(self, number: int, reason: str, detail: str) -> None:
         self._candidates.drop(number, reason)

@@ -93,7 +93,7 @@ class BlendPlan(_PlanModel):
     tokens: int
     """Prompt tokens of the blend."""
     shards: tuple[PlannedShard, ...]
-    """All `blend.shard_count` shards, the empty ones at the end too."""
+    """All `blend.shard_count` shards, those without prompts too. A first blend fills them from the front, see `seats`."""
     sources: dict[str, SourceMix]
     """In recipe order."""
     mix: tuple[MixCell, ...]

@@ -1,6 +1,7 @@
-"""Cutting the shuffled prompts into shard files.
+"""Writing the shard files.
 
-Here: files of exactly `shard_size` prompts (the last one shorter), and their digests. Not here: which prompts there are (`encode`) and their order (`spill`).
+Here: one file a shard, and its digest. Not here: which prompts there are (`encode`), which shard each is in (`seats`) and their
+order (`spill`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dflash_assets.blend.plan import PlannedShard
@@ -20,35 +22,39 @@ EMPTY = "empty"
 
 
 class ShardCutter:
-    """Takes tables in blend order and writes a file whenever a shard is full."""
+    """Takes tables sorted by shard and writes a file whenever a shard is whole."""
 
-    def __init__(self, folder: Path, shard_size: int) -> None:
-        self._folder, self._size = folder, shard_size
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
         self._waiting: list[pa.Table] = []
-        self._rows = 0
-        self.shards: list[PlannedShard] = []
+        self.shards = [PlannedShard(shard=number, file="", rows=0, tokens=0, digest=EMPTY) for number in range(count)]
+        """All shards, those without prompts too."""
 
     def cut(self, tables: Iterable[pa.Table]) -> None:
-        """Write all shards."""
+        """Write all shards. A shard's rows may stretch over several tables."""
+        current = -1
         for table in tables:
-            self._waiting.append(table)
-            self._rows += table.num_rows
-            while self._rows >= self._size:
-                self._write(self._size)
-        if self._rows:
-            self._write(self._rows)
+            numbers = table["shard"].to_numpy()
+            ends = [*(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
+            start = 0
+            for end in ends:
+                if numbers[start] != current:
+                    self._write(current)
+                    current = int(numbers[start])
+                self._waiting.append(table.slice(start, end - start))
+                start = int(end)
+        self._write(current)
 
-    def _write(self, rows: int) -> None:
-        joined = pa.concat_tables(self._waiting)
-        table, rest = joined.slice(0, rows), joined.slice(rows)
-        self._waiting, self._rows = ([rest] if rest.num_rows else []), rest.num_rows
-        number = len(self.shards)
-        table = table.drop_columns(["place", "number"]).append_column("shard", pa.array([number] * rows, pa.int32()))
+    def _write(self, number: int) -> None:
+        if not self._waiting:
+            return
+        table = pa.concat_tables(self._waiting)
+        self._waiting = []
         name = f"shard-{number:05d}.parquet"
         with TableWriter(self._folder / name, SHARD_PROMPT) as writer:
             writer.write_table(table)
         tokens = sum(table["prompt_tokens"].to_pylist())
-        self.shards.append(PlannedShard(shard=number, file=name, rows=rows, tokens=tokens, digest=_digest(table)))
+        self.shards[number] = PlannedShard(shard=number, file=name, rows=table.num_rows, tokens=tokens, digest=_digest(table))
 
 
 def _digest(table: pa.Table) -> str:

@@ -2,12 +2,14 @@
 
 Here: cache key, files and facts of the entries. Not here: blending (`blend`), the second look at it (`recheck`), the
 tokenizer and Dagster. Entry `blend`: files [plan.json, dropped, mix.md, mix.png]; facts = totals, mix per source, what was
-missing, the second look, tokenizer facts. Entry `prompts/shard-00007`: file [prompts]; version = the shard's digest. All
-are committed at once: no reader ever sees half a blend.
+missing, the second look, tokenizer facts, and where there was a blend before, how many of its shards are as they were.
+Entry `prompts/shard-00007`: file [prompts]; version = the shard's digest. All are committed at once: no reader ever sees
+half a blend.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from dflash_assets.blend.mix import mix_markdown
 from dflash_assets.blend.mix_plot import mix_png
 from dflash_assets.blend.plan import BlendPlan
 from dflash_assets.blend.recheck import recheck
+from dflash_assets.blend.seats import NO_SEATS, Seats, read_seats
 from dflash_assets.contracts import SHARD_PROMPTS, contract_faults
 from dflash_assets.recipe.blend import Benchmark
 from dflash_assets.recipe.fingerprint import blend_fingerprint
@@ -31,6 +34,7 @@ from dflash_assets.tokens.tokenizer import TargetTokenizer
 from dflash_assets.workspace import Made, Workspace
 
 _FAULTS_KEPT = 20
+_SHARDS = "prompts/shard-"
 
 
 class ExistingPrompts(Protocol):
@@ -65,6 +69,7 @@ def make_blend(workspace: Workspace, tokenizer: TargetTokenizer, existing: Exist
     found = workspace.found("blend", key)
     if found is not None:
         return found
+    last = _last_seats(workspace)
     used = recipe.model_copy(update={"blend": recipe.blend.model_copy(update={"decontaminate": benchmarks})})
     with workspace.temporary("blend") as folder:
         prompts = {name: workspace.path(entry) for name, entry in sources.items()}
@@ -72,7 +77,7 @@ def make_blend(workspace: Workspace, tokenizer: TargetTokenizer, existing: Exist
         def planned() -> BlendPlan:
             shutil.rmtree(folder)  # of an attempt that ended where the tokenizers disagree: its rows hold ids nobody vouches for
             folder.mkdir()
-            return blend(used, prompts, tokenizer, folder, base_dir=workspace.base_dir, existing=existing)
+            return blend(used, prompts, tokenizer, folder, base_dir=workspace.base_dir, existing=existing, last=last)
 
         plan = with_reference(tokenizer.encoder, planned)
         checked = _checked([folder / shard.file for shard in plan.shards if shard.rows], benchmarks, workspace.base_dir)
@@ -81,16 +86,34 @@ def make_blend(workspace: Workspace, tokenizer: TargetTokenizer, existing: Exist
         (folder / "mix.png").write_bytes(mix_png(plan))
         names = {"plan.json": "blend/plan", "dropped.parquet": "blend/dropped", "mix.md": "blend/mix", "mix.png": "blend/mix"}
         files = tuple(workspace.put(folder / name, stem) for name, stem in names.items())
-        changes: dict[str, Entry | None] = {name: None for name in workspace.store.entries() if name.startswith("prompts/shard-")}
+        before = {name: entry for name, entry in workspace.store.entries().items() if name.startswith(_SHARDS)}
+        changes: dict[str, Entry | None] = dict.fromkeys(before)
         for shard in plan.shards:
             if shard.rows:
                 stored = workspace.put(folder / shard.file, f"blend/prompts-{shard.shard:05d}")
                 facts = {"rows": shard.rows, "tokens": shard.tokens}
-                changes[f"prompts/shard-{shard.shard:05d}"] = Entry(key, shard.digest[:16], (stored,), facts)
+                changes[f"{_SHARDS}{shard.shard:05d}"] = Entry(key, shard.digest[:16], (stored,), facts)
     facts = {**_facts(plan), "benchmarks": [benchmark.name for benchmark in benchmarks], "benchmarks_skipped": skipped, "checks": checked}
+    if before:
+        facts["shards_as_before"] = sum(
+            entry.version == old.version for name, old in before.items() if (entry := changes[name]) is not None
+        )
     entry = Entry(key, plan.digest[:16], files, {**facts, **tokenizer_facts(tokenizer)})
     workspace.store.commit({**changes, "blend": entry})
     return Made(entry, cached=False)
+
+
+def _last_seats(workspace: Workspace) -> Seats:
+    """Where the prompts of the store's present blend are; of one with another seed or shard size nothing is kept."""
+    entries = workspace.store.entries()
+    blend, recipe = entries.get("blend"), workspace.recipe
+    if blend is None:
+        return NO_SEATS
+    plan = json.loads(workspace.path(blend).read_bytes())
+    if (plan["seed"], plan["shard_size"]) != (recipe.seed, recipe.blend.shard_size):
+        return NO_SEATS
+    shards = {int(name.removeprefix(_SHARDS)): entry for name, entry in entries.items() if name.startswith(_SHARDS)}
+    return read_seats(((number, workspace.path(entry)) for number, entry in sorted(shards.items())), recipe.seed)
 
 
 def _present(benchmarks: tuple[Benchmark, ...], base_dir: Path) -> tuple[tuple[Benchmark, ...], list[str]]:

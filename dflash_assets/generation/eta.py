@@ -86,17 +86,30 @@ class Outlook:
 
     def mean_tokens(self) -> dict[str, float]:
         """Mean tokens of the answers so far, by source."""
-        return {source: self._tokens[source] / count for source, count in self._answers.items() if count}
+        return {source: self._tokens[source] / count for source, count in self._answers.copy().items() if count}
 
     def left(self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int) -> Estimate | None:
         """Seconds until the last answer. `unopened` prompts of shards not looked at yet are taken to be like the opened ones.
 
         `slots` is what the fleet holds when it is full, `flying` are (source, seconds in flight) of what is being answered,
-        `waiting` the opened prompts that aren't in flight. None before the first answer.
+        `waiting` the opened prompts that aren't in flight. None before the first answer. Any thread may ask, also while another counts.
         """
-        seen = self._answers.total()
-        if not seen or not slots:
+        return self._still()._left(unopened, slots, flying, waiting)
+
+    def _still(self) -> Outlook:
+        """A copy in which nothing moves, each part taken in one step. Prompts are opened, then counted as ended or answered, and only
+        then does their duration stand in the order: taken the other way round, each part finds in the others what it needs."""
+        still = Outlook()
+        still._order = list(self._order)
+        still._source_seconds = self._source_seconds.copy()
+        still._answers, still._ended = self._answers.copy(), self._ended.copy()
+        still._opened = self._opened.copy()
+        return still
+
+    def _left(self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int) -> Estimate | None:
+        if not self._order or not slots:
             return None
+        seen = self._answers.total()
         durations = _Durations(self._order, seen, [seconds for _, seconds in flying])
         if not waiting and not unopened:
             return durations.tail([seconds for _, seconds in flying])

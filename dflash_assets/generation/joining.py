@@ -1,4 +1,5 @@
-"""Servers become part of the fleet: at the start, later when they answer at last, again when they were restarted.
+"""Servers become part of the fleet: at the start, later when they answer at last or appear behind a DNS name, again when they were
+restarted; and they leave it when their address is gone.
 
 Here: starting an engine and comparing who answers with who should. Not here: life and death of a server in the fleet (`watch`).
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.servers import Fleet, Server
+from dflash_assets.resources.discovery import Discovery
 from dflash_assets.resources.engines.base import Engine, EngineError
 
 JOIN_SECONDS = 2.0
@@ -92,6 +94,77 @@ async def join_later(one: Listed, fleet: Fleet, *, changed: Callable[[], None], 
         say(f"{server.name} has joined")
         changed()
         return
+
+
+class Follower:
+    """Keeps a fleet in step with what a discovery finds, for one run."""
+
+    def __init__(self, discovery: Discovery, expected_model: str | None) -> None:
+        self._discovery, self._expected = discovery, expected_model
+        self._here: dict[str, Listed] = {}
+        self._joining: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Why a name wasn't found."""
+        return self._discovery.problem
+
+    async def first(self) -> list[Listed]:
+        """The servers there are at the start. Raises nothing: a name without addresses may get some."""
+        for url in await self._discovery.urls():
+            self._here[url] = self._listed(url)
+        return list(self._here.values())
+
+    def take_back(self, absent: Sequence[tuple[Listed, str]]) -> list[tuple[Listed, str]]:
+        """Those of the absent servers that were found otherwise; the found ones are asked again with the next lookup."""
+        mine = {url for url, one in self._here.items() if any(one is other for other, _ in absent)}
+        left = [pair for pair in absent if not any(pair[0] is self._here[url] for url in mine)]
+        for url in mine:
+            del self._here[url]
+        return left
+
+    async def run(self, fleet: Fleet, *, changed: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Look the names up again and again, until cancelled."""
+        problem: str | None = None
+        try:
+            while True:
+                await asyncio.sleep(self._discovery.every_seconds)
+                now = await self._discovery.urls()
+                if self._discovery.problem != problem:
+                    problem = self._discovery.problem
+                    if problem is not None:
+                        say(problem)
+                for url in sorted(now - self._here.keys()):
+                    self._here[url] = one = self._listed(url)
+                    self._joining[url] = asyncio.create_task(join_later(one, fleet, changed=changed, say=say))
+                for url in sorted(self._here.keys() - now):
+                    self._leave(url, fleet, say)
+                await _let_go(fleet)
+                changed()
+        finally:
+            for task in self._joining.values():
+                task.cancel()
+            await asyncio.gather(*self._joining.values(), return_exceptions=True)
+
+    def _listed(self, url: str) -> Listed:
+        return Listed(self._discovery.make(url), self._discovery.limit, self._expected)
+
+    def _leave(self, url: str, fleet: Fleet, say: Callable[[str], None]) -> None:
+        one = self._here.pop(url)
+        if (task := self._joining.pop(url, None)) is not None:
+            task.cancel()
+        for server in fleet.servers:
+            if server.engine is one.engine:
+                server.leaving = True
+                say(f"{server.name} has left: its address is gone")
+
+
+async def _let_go(fleet: Fleet) -> None:
+    """Forget servers that left, once what they were doing has ended."""
+    ended = [server for server in fleet.servers if server.leaving and not server.calls]
+    for server in ended:
+        fleet.servers.remove(server)
+    await asyncio.gather(*(server.engine.close() for server in ended), return_exceptions=True)
 
 
 async def identify_again(server: Server) -> None:

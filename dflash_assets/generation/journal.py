@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 import threading
 from array import array
 from collections import deque
@@ -24,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -37,6 +38,7 @@ from dflash_assets.tables import fsync_folder
 MAGIC = b"DFJ1\n"
 _HEAD = struct.Struct("<IQ")
 _INNER = struct.Struct("<I")
+_LITTLE_ENDIAN = sys.byteorder == "little"
 MAX_RECORD = 1 << 30
 CHUNKS_AT_ONCE = 512
 """Buffers of one `writev`; Linux takes 1,024."""
@@ -80,7 +82,8 @@ class Answer:
             header["surrogates"] = True
             header["text"] = self.text.encode("utf-8", "surrogatepass").decode("latin-1")
             data = orjson.dumps(header)
-        return b"".join((_INNER.pack(len(data)), data, np.asarray(self.output_ids, dtype="<i4").tobytes()))
+        ids = cast("array[int]", self.output_ids)
+        return b"".join((_INNER.pack(len(data)), data, ids if _LITTLE_ENDIAN else np.asarray(ids, dtype="<i4").tobytes()))
 
     @staticmethod
     def decode(payload: bytes) -> Answer:

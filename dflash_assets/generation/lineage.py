@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from dflash_assets.generation.requests import Again, Sample
 from dflash_assets.resources.store import Store
+from dflash_assets.rows import COMPLETION
 
 _COLUMNS = ["event_id", "request_key", "prompt_id", "turn", "sample", "attempt_of_sample", "supersedes", "sampling_json"]
 
@@ -70,7 +71,21 @@ class Lineage:
         prompts = pa.array(sorted({sample[0] for sample in samples}), pa.string())
         known = pa.array(sorted(current), pa.string())
         tables = [
-            pq.read_table(path, filters=pc.field("prompt_id").isin(prompts) & ~pc.field("event_id").isin(known)) for path in sorted(paths)
+            _as_now(pq.read_table(path, filters=pc.field("prompt_id").isin(prompts) & ~pc.field("event_id").isin(known)))
+            for path in sorted(paths)
         ]
         found = pa.concat_tables(tables) if tables else None
-        return found if found is not None and found.num_rows else None
+        if found is None or not found.num_rows:
+            return None
+        # A later turn's prompt holds the answer that was asked again: it belongs to a conversation that is no more.
+        first: dict[tuple[str, int], int] = {}
+        for prompt_id, turn, sample in samples:
+            first[prompt_id, sample] = min(turn, first.get((prompt_id, sample), turn))
+        turns = zip(*(found[name].to_pylist() for name in ("prompt_id", "sample", "turn")), strict=True)
+        return found.filter(pa.array([turn <= first.get((prompt_id, sample), turn) for prompt_id, sample, turn in turns]))
+
+
+def _as_now(table: pa.Table) -> pa.Table:
+    """Superseded rows with the columns of today: no conversation ends with them."""
+    nulls = pa.nulls(table.num_rows, pa.string())
+    return pa.table([nulls if name == "conversation_end" else table[name] for name in COMPLETION.names], schema=COMPLETION)

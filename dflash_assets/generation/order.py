@@ -32,8 +32,8 @@ class Job:
     """One ask on its way."""
 
     ask: Ask
-    shards: list[OpenShard]
-    """Shards that wait for the answer, one entry for each ask under the key: prompts that render to the same ids share it."""
+    askers: list[tuple[OpenShard, Ask]]
+    """Who waits for the answer, one entry for each ask under the key: prompts that render to the same ids share it."""
     sends: int = 0
     attempts: int = 0
     avoid: set[str] = field(default_factory=set)
@@ -96,7 +96,7 @@ class ReadyQueue:
         self._jobs.append(job)
 
     def again(self, job: Job) -> None:
-        """A job that has waited already: it goes first."""
+        """A job that has waited already, or the next turn of a conversation whose prefix is still cached: it goes first."""
         self._sources.add(job.ask.source)
         self._jobs.appendleft(job)
 
@@ -138,4 +138,4 @@ class ReadyQueue:
         ranks = {source: places[length] for source, length in expected.items()}
         if ranks != self._ranks:  # sorting thousands of jobs at every look cost as much as reading their answers
             self._ranks = ranks
-            self._jobs = deque(sorted(self._jobs, key=lambda job: ranks[job.ask.source]))
+            self._jobs = deque(sorted(self._jobs, key=lambda job: (job.ask.turn == 0, ranks[job.ask.source])))

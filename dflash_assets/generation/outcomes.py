@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,21 +73,22 @@ def _token_fault(reply: GenerationReply, rules: AnswerRules) -> str | None:
             return f"ended by {matched[:80]!r}"
     if reply.ids_exact and reply.completion_tokens != len(reply.output_ids):
         return f"{len(reply.output_ids)} ids, but {reply.completion_tokens} tokens reported"
-    for token in _extremes(reply.output_ids):
-        if not 0 <= token < rules.vocab_size:
-            return f"token id {token} is outside the vocabulary of {rules.vocab_size}"
+    for token in _outside(reply.output_ids, rules.vocab_size):
+        return f"token id {token} is outside the vocabulary of {rules.vocab_size}"
     return None
 
 
-def _extremes(ids: Sequence[int]) -> tuple[int, ...]:
-    """Smallest and largest id. Thousands an answer: going through them one by one would cost as much as receiving them."""
+def _outside(ids: Sequence[int], size: int) -> Iterator[int]:
+    """The smallest and the largest id, if they are no ids of a vocabulary of this size. Thousands an answer: going through them one
+    by one would cost as much as receiving them."""
     if not ids:
-        return ()
+        return
     if isinstance(ids, array) and ids.typecode == "i":
-        view = np.frombuffer(ids, dtype=np.intc)
-        # `view.min()` goes through Python code of numpy's, which takes longer than the ids.
-        return int(np.minimum.reduce(view)), int(np.maximum.reduce(view))
-    return min(ids), max(ids)
+        view = np.frombuffer(ids, dtype=np.uint32)
+        # One look finds both: without their sign, negative ids are the largest. `view.max()` goes through Python code of numpy's.
+        if np.maximum.reduce(view) < size:
+            return
+    yield from (token for token in (min(ids), max(ids)) if not 0 <= token < size)
 
 
 def of_error(error: EngineError) -> Verdict:

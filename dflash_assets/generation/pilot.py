@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dflash_assets.generation.chains import in_order
 from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.requests import OpenShard
 from dflash_assets.generation.shards import ShardFacts, ShardOutcome, ShardPlan, Shards, completion_row
@@ -95,6 +96,8 @@ class PilotShards(Shards):
     def commit(self, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
         """Write what was answered, whatever failed: the judgement comes after."""
         facts = self.count(opened)
-        rows: Iterator[dict[str, Any]] = (completion_row(self._facts, ask, opened.answers[ask.key]) for ask in opened.asks)
+        rows: Iterator[dict[str, Any]] = (
+            completion_row(self._facts, ask, opened.answers[ask.key], opened.ends.get(ask.event_id)) for ask in in_order(opened.asks)
+        )
         write_rows(self._folder / "completions.parquet", COMPLETION, rows)
         return ShardOutcome(opened.shard, None, cached=False, error=None, facts=facts)

@@ -15,6 +15,7 @@ from typing import Any
 
 from dflash_assets.generation.content import ContentWatch
 from dflash_assets.generation.eta import Outlook
+from dflash_assets.generation.requests import OpenShard
 from dflash_assets.rows import ANSWERED
 
 RATE_WINDOW = 120.0
@@ -42,6 +43,10 @@ class Progress:
         self.began = clock()
         self._started_at = datetime.now(UTC)
         self.prompts_total, self.shards_total = prompts_total, shards_total
+        """Answers wanted; of replayed conversations as many as may still come."""
+        self.conversations: Counter[str] = Counter()
+        """Replayed conversations by the state they ended in."""
+        self._later = 0
         self.answers_done = self.answers_cached = self.shards_done = self.shards_failed = 0
         self.output_tokens = self.prompt_tokens = self.requests_sent = 0
         self.in_flight = self.slots = 0
@@ -69,6 +74,23 @@ class Progress:
         """Answers that needed no request."""
         self.answers_done += answers
         self.answers_cached += answers
+
+    def replayed(self, shard: OpenShard) -> None:
+        """A shard is opened: turns of its replayed conversations beyond the first join the total, as many as may still come."""
+        later = sum(ask.turns_left for ask in shard.missing)
+        self._later += later
+        self.prompts_total += later + sum(ask.turn > 0 for ask in shard.asks)
+        self.conversations.update(shard.ends.values())
+
+    def next_turn(self) -> None:
+        """A conversation goes on with a turn that was expected."""
+        self._later -= 1
+
+    def conversation_ended(self, state: str, left_out: int) -> None:
+        """A replayed conversation has ended; `left_out` turns will not come."""
+        self.conversations[state] += 1
+        self._later -= left_out
+        self.prompts_total -= left_out
 
     def opened(self, source: str) -> None:
         """A prompt of a shard just opened needs a request."""
@@ -115,7 +137,7 @@ class Progress:
         """`ramp` until the fleet was full and two answers came for each of its slots, `tail` when nothing waits any more, else `steady`."""
         if self.phase != "generating":
             return self.phase
-        if self.all_opened and self._opened - self._asked_done <= self.in_flight:
+        if self.all_opened and self._opened - self._asked_done + self._later <= self.in_flight:
             return "tail"
         return "steady" if self._full and self._asked_done >= RAMP_ROUNDS * self.slots else "ramp"
 
@@ -133,7 +155,7 @@ class Progress:
         rates: Counter[str] = Counter()
         for _, tokens, server in recent:
             rates[server] += tokens
-        failed = sum(count for outcome, count in self.outcomes.items() if outcome not in ANSWERED)
+        failed = sum(count for outcome, count in self.outcomes.copy().items() if outcome not in ANSWERED)
         left = self._left(now)
         utilisation = self._busy_seconds / self._slot_seconds if self._slot_seconds else None
         gpus = sum(self._gpus.values())
@@ -150,6 +172,7 @@ class Progress:
             "cached": self.answers_cached,
             "failed": failed,
             "outcomes": dict(self.outcomes),
+            "conversations": dict(self.conversations),
             "faults": dict(self.faults),
             "last_fault": self.last_fault,
             "shards_total": self.shards_total,
@@ -182,8 +205,8 @@ class Progress:
             return dict.fromkeys(names)
         flying = [(source, now - sent_at) for source, sent_at in self.flying()]
         open_prompts = max(0, self._opened - self._asked_done)
-        unopened = 0 if self.all_opened else max(0, self.prompts_total - self.answers_done - open_prompts)
-        found = self.outlook.left(unopened, self.slots, flying, max(0, open_prompts - len(flying)))
+        unopened = 0 if self.all_opened else max(0, self.prompts_total - self.answers_done - open_prompts - self._later)
+        found = self.outlook.left(unopened + self._later, self.slots, flying, max(0, open_prompts - len(flying)))
         if found is None:
             return dict.fromkeys(names)
         return dict(zip(names, (round(found.seconds, 1), round(found.lower, 1), round(found.upper, 1)), strict=True))

@@ -4,7 +4,8 @@ Here: reading committed rows and verdicts, choosing, the changed sampling parame
 launch sends again by itself (`rows.RESENT`: those never need a redrive).
 
 A chosen row gets the next `attempt_of_sample`, which enters its request key: another answer, never the cached one. The rows
-beside it keep their keys and cost nothing.
+beside it keep their keys and cost nothing. In a replayed conversation the turns after a chosen one are asked again too: their
+prompts hold its answer. Their former events leave the shard with it; those of the chosen turn itself stay beside the new one.
 """
 
 from __future__ import annotations
@@ -189,8 +190,6 @@ def _named(letter: DeadLetter, selection: Selection) -> bool:
 
 
 def _in_vain(letter: DeadLetter, sampling: Mapping[str, Any], change: Change) -> str | None:
-    if letter.sample[1]:
-        return f"turn {letter.sample[1]} of its conversation: its prompt holds the answers before it, so it can't be asked by itself"
     if letter.outcome in RESENT:
         return f"{letter.outcome}: the next launch of its shard sends it again by itself"
     if letter.outcome == "length" and not letter.failed and sampling["max_tokens"] <= letter.output_tokens:
@@ -217,7 +216,7 @@ def orders(workspace: Workspace, chosen: Chosen, change: Change) -> dict[int, di
             path = workspace.path(entries[f"completions/shard-{shard:05d}"])
             rows = pq.read_table(path, columns=["event_id", *ANSWER_COLUMNS], filters=ids).to_pylist()
             heads = {row["event_id"]: answer_of(row) for row in rows}
-        found[shard] = {
+        found[shard] = _later_turns(workspace.path(entries[f"completions/shard-{shard:05d}"]), mine, recipe) | {
             letter.sample: Again(
                 letter.attempt_of_sample + 1,
                 letter.event_id,
@@ -227,6 +226,27 @@ def orders(workspace: Workspace, chosen: Chosen, change: Change) -> dict[int, di
             )
             for letter, sampling in mine
         }
+    return found
+
+
+def _later_turns(path: Any, chosen: Iterable[tuple[DeadLetter, Any]], recipe: Mapping[str, Any]) -> dict[Sample, Again]:
+    """The current events of later turns of chosen ones: the history they were asked with is no more, so they are asked again as before."""
+    first: dict[tuple[str, int], int] = {}
+    for letter, _ in chosen:
+        prompt_id, turn, sample = letter.sample
+        first[prompt_id, sample] = min(turn, first.get((prompt_id, sample), turn))
+    columns = ["event_id", "prompt_id", "turn", "sample", "attempt_of_sample", "supersedes", "sampling_json"]
+    prompts = pc.field("prompt_id").isin(sorted({prompt_id for prompt_id, _ in first}))
+    rows = pq.read_table(path, columns=columns, filters=prompts & (pc.field("turn") > 0)).to_pylist()
+    superseded = {row["supersedes"] for row in rows}
+    found: dict[Sample, Again] = {}
+    for row in rows:
+        prompt_id, turn, sample = row["prompt_id"], row["turn"], row["sample"]
+        if turn > first.get((prompt_id, sample), turn) and row["event_id"] not in superseded:
+            own = orjson.loads(row["sampling_json"])
+            found[prompt_id, turn, sample] = Again(
+                row["attempt_of_sample"] + 1, row["event_id"], canonical_json(own) if own != recipe else None
+            )
     return found
 
 

@@ -10,16 +10,18 @@ stages (validation, export) are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow.parquet as pq
 
 from dflash_assets.generation.journal import Answer
+from dflash_assets.replay.turns import opening
 from dflash_assets.resources.engines.base import SamplingParameters
 from dflash_assets.tables import canonical_json, digest
 
@@ -51,6 +53,10 @@ class Ask:
     """Output tokens at most where an answer cut at `max_tokens` is continued; None: it isn't."""
     first_key: str | None = None
     """Key of the first part where it is continued: the key of the same ask without the continuation."""
+    recorded_json: str | None = None
+    """The recorded conversation where it is replayed (`messages_json` is then what this turn is asked with); None: it isn't."""
+    turns_left: int = 0
+    """Turns after this one, where all of them are reached."""
 
     @property
     def event_id(self) -> str:
@@ -70,7 +76,7 @@ class KeyFacts:
 
     def request_key(self, prompt_ids: tuple[int, ...], turn: int, sample: int, attempt_of_sample: int) -> str:
         """Key of one answer: sha256 over ids and facts, 32 hex digits."""
-        ids = np.asarray(prompt_ids, dtype="<i4").tobytes()
+        ids = struct.pack(f"<{len(prompt_ids)}i", *prompt_ids)
         return digest(ids, self.answering, self.template_sha, f"{turn}/{sample}/{attempt_of_sample}")
 
     def sampled_as(self, sampling_json: str | None) -> KeyFacts:
@@ -126,7 +132,7 @@ class Continuation:
 
 @dataclass(slots=True)
 class OpenShard:
-    """One shard with answers missing."""
+    """One shard with answers missing. The asks of later turns of a replayed conversation join it as the turns before are answered."""
 
     shard: int
     asks: list[Ask]
@@ -134,11 +140,74 @@ class OpenShard:
     """By request key: what is known and durable."""
     heads: dict[str, Answer] = field(default_factory=dict[str, Answer])
     """By request key: first parts of missing answers, which are continued instead of asked anew."""
+    after: Callable[[Ask, Answer], Ask | str] | None = None
+    """An answered turn of a replayed conversation to the ask of its next turn, or to the state it ends in (`chains`)."""
+    ends: dict[str, str] = field(default_factory=dict[str, str])
+    """Event id of the last turn of each conversation that has ended, to how it ended."""
 
     @property
     def missing(self) -> list[Ask]:
         """Asks without an answer yet."""
         return [ask for ask in self.asks if ask.key not in self.answers]
+
+    def advance(self, ask: Ask) -> Ask | None:
+        """The next turn of an answered ask of a replayed conversation, now one of `asks`; None where it ends, noted in `ends`."""
+        assert self.after is not None
+        found = self.after(ask, self.answers[ask.key])
+        if isinstance(found, str):
+            self.ends[ask.event_id] = found
+            return None
+        self.asks.append(found)
+        return found
+
+
+def make_ask(
+    row: Mapping[str, Any],
+    prompt_ids: tuple[int, ...],
+    turn: int,
+    sample: int,
+    facts: KeyFacts,
+    known: Again | None,
+    continuation: Continuation | None,
+    **conversation: Any,
+) -> Ask:
+    """The ask of one turn of one sample. `row` has the SHARD_PROMPT columns an Ask has, `known` how it is asked again.
+
+    The key of a later turn is always computed: one remembered from a row may belong to another history.
+    """
+    known = known or Again(0, None)
+    key = facts.sampled_as(known.sampling_json).request_key(prompt_ids, turn, sample, known.attempt_of_sample)
+    continued = known.key is not None and known.sampling_json is not None
+    if turn == 0 and known.key is not None:
+        key = known.key
+    elif continued and known.key == (again := continued_key(key, sampling_of(known.sampling_json or "").max_tokens)):
+        key = again
+    total, first = None, None
+    if known.head is not None and known.sampling_json is not None:
+        total = sampling_of(known.sampling_json).max_tokens
+        key = continued_key(key, total)
+    elif continuation is not None and known.sampling_json is None and (known.key is None or turn):
+        total = continuation.total(len(prompt_ids))
+        if total is not None:
+            key, first = continued_key(key, total), key
+    return Ask(
+        key=key,
+        prompt_id=row["prompt_id"],
+        source=row["source"],
+        turn=turn,
+        sample=sample,
+        attempt_of_sample=known.attempt_of_sample,
+        supersedes=known.supersedes,
+        prompt_ids=prompt_ids,
+        tools_json=row["tools_json"],
+        thinking=row["thinking"],
+        category=row["category"],
+        language=row["language"],
+        sampling_json=known.sampling_json,
+        total_tokens=total,
+        first_key=first,
+        **conversation,
+    )
 
 
 def key_facts(answering: Mapping[str, object], template_sha: str) -> KeyFacts:
@@ -153,41 +222,23 @@ def shard_asks(
     again: Mapping[Sample, Again] | None = None,
     continuation: Continuation | None = None,
 ) -> Iterator[Ask]:
-    """Asks of one shard in prompt order, samples of a prompt side by side. `again` holds those that aren't asked for the first time."""
-    columns = ["prompt_id", "source", "prompt_ids", "messages_json", "tools_json", "thinking", "category", "language"]
+    """Asks of one shard (of replayed conversations the first turn) in prompt order, samples of a prompt side by side. `again` holds those that aren't asked for the first time."""
+    columns = ["prompt_id", "source", "prompt_ids", "messages_json", "tools_json", "thinking", "category", "language", "replayed_turns"]
     with pq.ParquetFile(prompts) as file:
         for batch in file.iter_batches(batch_size=500, columns=columns):
             every = batch.column("prompt_ids").to_numpy(zero_copy_only=False)  # Arrow makes integers one by one, numpy a row at a time
             for row, prompt_ids in zip(batch.drop_columns("prompt_ids").to_pylist(), every, strict=True):
                 ids = tuple(prompt_ids.tolist())
+                recorded, left = None, 0
+                if row.get("replayed_turns") is not None:  # absent in files of older versions, which replayed nothing
+                    recorded, left = row["messages_json"], row["replayed_turns"] - 1
+                    sent = orjson.dumps(opening(orjson.loads(recorded))).decode()
+                else:
+                    sent = row["messages_json"]
                 for sample in range(samples):
-                    known = (again or {}).get((row["prompt_id"], 0, sample), Again(0, None))
-                    key = known.key or facts.sampled_as(known.sampling_json).request_key(ids, 0, sample, known.attempt_of_sample)
-                    total, first = None, None
-                    if known.head is not None and known.sampling_json is not None:
-                        total = sampling_of(known.sampling_json).max_tokens
-                        key = continued_key(key, total)
-                    elif continuation is not None and known.sampling_json is None and known.key is None:
-                        total = continuation.total(len(ids))
-                        if total is not None:
-                            key, first = continued_key(key, total), key
-                    yield Ask(
-                        key=key,
-                        prompt_id=row["prompt_id"],
-                        source=row["source"],
-                        turn=0,
-                        sample=sample,
-                        attempt_of_sample=known.attempt_of_sample,
-                        supersedes=known.supersedes,
-                        prompt_ids=ids,
-                        messages_json=row["messages_json"],
-                        tools_json=row["tools_json"],
-                        thinking=row["thinking"],
-                        category=row["category"],
-                        language=row["language"],
-                        sampling_json=known.sampling_json,
-                        total_tokens=total,
-                        first_key=first,
+                    known = (again or {}).get((row["prompt_id"], 0, sample))
+                    yield make_ask(
+                        row, ids, 0, sample, facts, known, continuation, messages_json=sent, recorded_json=recorded, turns_left=left
                     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.content import ContentWatch
-from dflash_assets.generation.joining import Listed, start_all
+from dflash_assets.generation.joining import Follower, Listed, start_all
 from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.progress import Progress
 from dflash_assets.generation.requests import OpenShard
@@ -28,6 +28,7 @@ from dflash_assets.generation.servers import Fleet
 from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.shards import ShardOutcome, ShardPlan, Shards, pending
 from dflash_assets.generation.window import Window
+from dflash_assets.resources.discovery import Discovery
 from dflash_assets.resources.engines.base import Engine, LoadingEngine
 from dflash_assets.resources.store import Store, StoreFault
 
@@ -53,6 +54,8 @@ class Generation:
     """GPUs of each server by its label, where the recipe names them."""
     content: Callable[[], ContentWatch] | None = None
     """Makes what looks at answers as they land; only called when something has to be asked."""
+    discovery: Callable[[], Discovery | None] = lambda: None
+    """Finds servers besides `engines`, at the start and during the run; only called when something has to be asked."""
 
 
 _running: dict[int, tuple[GenerationRun, threading.Thread]] = {}
@@ -86,6 +89,8 @@ class GenerationRun:
         self._closing = threading.Event()
         """Nothing is opened any more; set with `_stop`, and at the end of a run that ends by itself."""
         self._waiting: str | None = None
+        self._unpublished: str | None = None
+        """Why progress.json was not written the last time."""
         self.progress = Progress(
             prompts_total=sum(plan.rows for plan in plans) * generation.samples, shards_total=len(plans), name=name, gpus=generation.gpus
         )
@@ -148,6 +153,7 @@ class GenerationRun:
             if shard.missing:
                 first_missing.append(shard)
                 break
+            self.progress.replayed(shard)
             self.progress.cached(len(shard.asks))
             self._commit(shards, shard)
         if not first_missing:
@@ -183,8 +189,10 @@ class GenerationRun:
         fleet = Fleet()
         ticker = asyncio.create_task(self._tick(failure))
         content: ContentWatch | None = None
+        discovery, following = self._generation.discovery(), None
+        follower = Follower(discovery, self._generation.expected_model) if discovery is not None else None
         try:
-            absent = await self._start(fleet)
+            absent = await self._start(fleet, follower)
             self._loop = asyncio.get_running_loop()
             content = self._generation.content() if self._generation.content is not None else None
             self._window = Window(fleet, self._generation.settings, journal, self.progress, on_complete, content)
@@ -192,24 +200,38 @@ class GenerationRun:
             if self._stop.is_set():
                 return
             self.progress.phase = "generating"
+            if follower is not None:
+                following = asyncio.create_task(follower.run(fleet, changed=self._window.changed, say=self._window.say))
             await self._window.run(opened, absent)
         finally:
             self._closing.set()
             ticker.cancel()
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
             if content is not None:
                 content.close()
             await asyncio.gather(*(server.engine.close() for server in fleet.servers), return_exceptions=True)
 
-    async def _start(self, fleet: Fleet) -> list[Listed]:
+    async def _start(self, fleet: Fleet, follower: Follower | None) -> list[Listed]:
         """Start every engine and compare what it is with what the recipe wants, before the first request; returns the absent ones."""
         expected = self._generation.expected_model
         listed = [Listed(engine, limit, expected) for engine, limit in self._generation.engines()]
+        if follower is not None:
+            listed += await follower.first()
+            if not listed:
+                raise GenerationError(
+                    f"no server: {follower.problem or 'no name has an address'}",
+                    todo="start the servers, or correct generation.engine.discover",
+                )
         loading = asyncio.create_task(self._say_loading(listed))
         try:
             absent = await start_all(listed, fleet)
         finally:
             loading.cancel()
             self.progress.message = None
+        if follower is not None:
+            absent = follower.take_back(absent)
         if absent:
             said = "; ".join(why for _, why in absent)
             self.progress.message = f"going on without {len(absent)} server(s), which may join later: {said}"
@@ -257,9 +279,19 @@ class GenerationRun:
         self._outcomes.put(outcome)
 
     def _publish(self) -> None:
+        """Write progress.json. What goes wrong there is said once; figures that can't be had are no reason to leave GPUs idle, and the
+        consumer must hear of the run's end in any case."""
         import orjson
 
-        self._generation.store.put_text("progress.json", orjson.dumps(self.progress.snapshot(), option=orjson.OPT_INDENT_2).decode())
+        try:
+            self._generation.store.put_text("progress.json", orjson.dumps(self.progress.snapshot(), option=orjson.OPT_INDENT_2).decode())
+        except Exception as error:
+            if self._unpublished != str(error):
+                self._unpublished = str(error)
+                defect = not isinstance(error, OSError | StoreFault)
+                log.error("progress.json is not written: %s: %s", type(error).__name__, error, exc_info=defect)
+        else:
+            self._unpublished = None
 
 
 def _chain(first: Sequence[OpenShard], rest: Iterator[OpenShard]) -> Iterator[OpenShard]:

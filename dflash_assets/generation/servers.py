@@ -53,6 +53,8 @@ class Server:
     down: bool = False
     gone: bool = False
     """Down because it refuses connections: the process has ended."""
+    leaving: bool = False
+    """Its address is gone: what is in flight may end, nothing more is sent."""
     idle_since: float | None = None
     """Since when (monotonic) it says that it has no work although requests of ours are in flight; None: it works."""
     answered: int = 0
@@ -73,7 +75,7 @@ class Server:
     @property
     def free(self) -> int:
         """Requests it could take now."""
-        return 0 if self.down else self.flow.limit(self.capacity) - len(self.calls)
+        return 0 if self.down or self.leaving else self.flow.limit(self.capacity) - len(self.calls)
 
     async def measure(self) -> EngineLoad:
         """Take the capacity from the server's own count: what it runs at once plus a small queue, so that a slot never
@@ -115,7 +117,7 @@ class Fleet:
     @property
     def slots(self) -> int:
         """Requests the fleet takes at once, servers that are down not counted."""
-        return sum(server.capacity for server in self.servers if not server.down)
+        return sum(server.capacity for server in self.servers if not (server.down or server.leaving))
 
     @property
     def in_flight(self) -> int:
@@ -135,13 +137,13 @@ class Fleet:
     @property
     def up(self) -> set[str]:
         """Names of the servers that take requests at all."""
-        return {server.name for server in self.servers if not server.down}
+        return {server.name for server in self.servers if not (server.down or server.leaving)}
 
     def openings(self) -> Iterator[Server]:
         """Where the next request should go, again and again until all servers are full: each time the one with the smallest filled
         share of its slots. The caller sends to it before it asks for the next."""
         # The limits are asked once: they change with time, not with what is sent.
-        limits = [(server, server.flow.limit(server.capacity)) for server in self.servers if not server.down]
+        limits = [(server, server.flow.limit(server.capacity)) for server in self.servers if not (server.down or server.leaving)]
         while True:
             best, least = None, math.inf
             for server, limit in limits:

@@ -7,7 +7,7 @@ rules about content (`dflash_assets.validation`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dflash_assets.errors import GenerationError
 from dflash_assets.generation.answers import KnownAnswers
+from dflash_assets.generation.chains import Chains, catch_up, in_order
 from dflash_assets.generation.journal import Answer, Journal
 from dflash_assets.generation.lineage import Lineage
 from dflash_assets.generation.requests import Again, Ask, Continuation, KeyFacts, OpenShard, Sample, shard_asks
+from dflash_assets.replay.following import Replay
 from dflash_assets.resources.store import Entry, Store
 from dflash_assets.rows import ANSWERED, COMPLETION, RESENT
 from dflash_assets.tables import TableWriter, canonical_json, digest
@@ -63,6 +66,8 @@ class ShardFacts:
     failure_limit: float
     continuation: Continuation | None = None
     """How far cut answers are continued; None: they aren't."""
+    replay: Callable[[], Replay] | None = None
+    """How replayed conversations go on; None where no source has any."""
 
     @property
     def identity(self) -> str:
@@ -105,17 +110,30 @@ class Shards:
         facts = self._facts
         again = {**self._lineage.current(), **self._again.get(plan.shard, {})}
         asks = [] if plan.prompts is None else list(shard_asks(plan.prompts, facts.keys, facts.samples, again, facts.continuation))
-        opened = OpenShard(plan.shard, asks, self._known.find(ask.key for ask in asks))
-        for ask in opened.missing:
-            head = again[ask.prompt_id, ask.turn, ask.sample].head if ask.attempt_of_sample else None
-            if head is not None:
-                opened.heads[ask.key] = head
-        self._take_first_parts(opened)
+        opened = OpenShard(plan.shard, asks, {})
+        if any(ask.recorded_json is not None for ask in asks):
+            if facts.replay is None:
+                raise GenerationError(
+                    "the shard holds replayed conversations, but the run was given no replay", where=shard_name(plan.shard)
+                )
+            opened.after = Chains(facts.replay, facts.keys, again, facts.continuation).after
+
+        def find(some: Sequence[Ask]) -> None:
+            opened.answers |= self._known.find(ask.key for ask in some)
+            missing = [ask for ask in some if ask.key not in opened.answers]
+            for ask in missing:
+                head = again[ask.prompt_id, ask.turn, ask.sample].head if ask.attempt_of_sample else None
+                if head is not None:
+                    opened.heads[ask.key] = head
+            self._take_first_parts(opened, missing)
+
+        find(asks)
+        catch_up(opened, list(asks), find)
         return opened
 
-    def _take_first_parts(self, opened: OpenShard) -> None:
+    def _take_first_parts(self, opened: OpenShard, missing: Sequence[Ask]) -> None:
         """Answers known without a continuation: whole ones count as they are, cut ones are continued."""
-        waiting = [ask for ask in opened.missing if ask.first_key is not None]
+        waiting = [ask for ask in missing if ask.first_key is not None]
         known = self._known.find(ask.first_key for ask in waiting if ask.first_key is not None)
         continuation = self._facts.continuation
         for ask in waiting:
@@ -146,13 +164,14 @@ class Shards:
         temporary = self._store.work / "tmp" / f"{name}.parquet"
         older = self._older(opened)
         with TableWriter(temporary, COMPLETION, metadata={"fingerprint": self._facts.fingerprint}, distinct=DISTINCT) as writer:
-            for ask in opened.asks:
-                writer.write(completion_row(self._facts, ask, opened.answers[ask.key]))
+            for ask in in_order(opened.asks):
+                writer.write(completion_row(self._facts, ask, opened.answers[ask.key], opened.ends.get(ask.event_id)))
             if older is not None:
                 writer.write_table(older)
         facts["superseded"] = 0 if older is None else older.num_rows
         version = digest(
-            *(f"{ask.key}:{opened.answers[ask.key].outcome}:{opened.answers[ask.key].started_at}" for ask in opened.asks), length=16
+            *(f"{ask.key}:{opened.answers[ask.key].outcome}:{opened.answers[ask.key].started_at}" for ask in in_order(opened.asks)),
+            length=16,
         )
         stored = self._store.put(temporary, f"completions/{name}.{version}.parquet")
         entry = Entry(shard_key(plan, self._facts), version, (stored,), facts)
@@ -168,13 +187,16 @@ class Shards:
         entry = self._store.entries().get(f"completions/{shard_name(opened.shard)}")
         same = entry is not None and entry.facts.get("identity", self._facts.identity) == self._facts.identity
         beside = self._store.local(entry.files[0].path) if entry is not None and same else None
-        return self._lineage.older(samples, {ask.event_id for ask in opened.asks}, beside)
+        older = self._lineage.older(samples, {ask.event_id for ask in opened.asks}, beside)
+        return older if older is not None and older.num_rows else None
 
     def count(self, opened: OpenShard) -> dict[str, Any]:
         """Facts of an answered shard: outcomes, tokens, times."""
         answers = [opened.answers[ask.key] for ask in opened.asks]
         tokens = [len(answer.output_ids) for answer in answers if answer.outcome in ANSWERED]
+        replayed = {"conversations": dict(sorted(Counter(opened.ends.values()).items()))} if opened.ends else {}
         return {
+            **replayed,
             "events": len(answers),
             "outcomes": dict(sorted(Counter(answer.outcome for answer in answers).items())),
             "prompt_tokens": sum(len(ask.prompt_ids) for ask in opened.asks),
@@ -189,8 +211,8 @@ class Shards:
         }
 
 
-def completion_row(facts: ShardFacts, ask: Ask, answer: Answer) -> dict[str, Any]:
-    """The COMPLETION row of an answered ask."""
+def completion_row(facts: ShardFacts, ask: Ask, answer: Answer, end: str | None = None) -> dict[str, Any]:
+    """The COMPLETION row of an answered ask; `end` is the state of a replayed conversation that ends with it."""
     return {
         "event_id": ask.event_id,
         "request_key": ask.key,
@@ -208,6 +230,7 @@ def completion_row(facts: ShardFacts, ask: Ask, answer: Answer) -> dict[str, Any
         "matched_stop": answer.matched_stop,
         "outcome": answer.outcome,
         "detail": answer.detail,
+        "conversation_end": end,
         "attempts": answer.attempts,
         "ids_exact": answer.ids_exact,
         "sampling_json": _sampling_json(facts, ask, answer),

@@ -7,6 +7,7 @@ Entry `completions/shard-00007`: file [completions]; version changes with any an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from dflash_assets.generation.run import Generation, GenerationRun
 from dflash_assets.generation.settings import WindowSettings
 from dflash_assets.generation.shards import ShardFacts, ShardPlan, Shards, completion_row, shard_name
 from dflash_assets.recipe.fingerprint import answering, completions_fingerprint
+from dflash_assets.replay.following import Replay
+from dflash_assets.resources.discovery import Discovery
 from dflash_assets.resources.engines.base import Engine, SamplingParameters
 from dflash_assets.resources.engines.http import base_url
 from dflash_assets.resources.store import Entry
@@ -51,14 +54,17 @@ def generation_run(
     decode: Callable[[Sequence[int]], str] | None = None,
     again: Mapping[int, Mapping[Sample, Again]] | None = None,
     rules: Callable[[], ContentRules] | None = None,
+    replay: Callable[[], Replay] | None = None,
+    discovery: Callable[[], Discovery | None] = lambda: None,
 ) -> GenerationRun:
     """A run over these shards; iterate it.
 
     `engines` is only called when something has to be asked, `decode` (ids to text) only for answers continued inside a
-    character; `again` names, by shard, samples to ask again (`redrive.orders`); `rules` gives the hard rules that stop a run early.
+    character; `again` names, by shard, samples to ask again (`redrive.orders`); `rules` gives the hard rules that stop a run early;
+    `replay` says how replayed conversations go on (only called when one does); `discovery` finds servers besides `engines`.
     """
-    facts = shard_facts(workspace, workspace.entry("blend", make="blend"))
-    generation = _generation(workspace, facts, engines, decode, rules)
+    facts = shard_facts(workspace, workspace.entry("blend", make="blend"), replay)
+    generation = replace(_generation(workspace, facts, engines, decode, rules), discovery=discovery)
     return GenerationRun(generation, shard_plans(workspace, shards), lambda journal: Shards(workspace.store, journal, facts, again))
 
 
@@ -70,12 +76,14 @@ def pilot_run(
     *,
     decode: Callable[[Sequence[int]], str] | None = None,
     rules: Callable[[], ContentRules] | None = None,
+    replay: Callable[[], Replay] | None = None,
+    discovery: Callable[[], Discovery | None] = lambda: None,
 ) -> GenerationRun:
     """A run over a stratified sample of `count` prompts; leaves prompts.parquet and completions.parquet in `folder`."""
-    facts = shard_facts(workspace, workspace.entry("blend", make="blend"))
+    facts = shard_facts(workspace, workspace.entry("blend", make="blend"), replay)
     plans = shard_plans(workspace, range(workspace.recipe.blend.shard_count))
     plan = pilot_plan(plans, draw(plans, count, workspace.recipe.seed), folder)
-    generation = _generation(workspace, facts, engines, decode, rules)
+    generation = replace(_generation(workspace, facts, engines, decode, rules), discovery=discovery)
     return GenerationRun(generation, [plan], lambda journal: PilotShards(workspace.store, journal, facts, folder), name="pilot")
 
 
@@ -116,7 +124,7 @@ def _generation(
     return Generation(workspace.store, settings, engines, expected, spec.samples_per_prompt, gpus, watched)
 
 
-def shard_facts(workspace: Workspace, blend: Entry) -> ShardFacts:
+def shard_facts(workspace: Workspace, blend: Entry, replay: Callable[[], Replay] | None = None) -> ShardFacts:
     """What is equal on every row of the run."""
     recipe = workspace.recipe
     spec = recipe.generation
@@ -131,4 +139,5 @@ def shard_facts(workspace: Workspace, blend: Entry) -> ShardFacts:
         fingerprint=completions_fingerprint(recipe),
         failure_limit=recipe.generation.failure_limit,
         continuation=limit,
+        replay=replay,
     )

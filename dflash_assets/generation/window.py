@@ -16,9 +16,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.attempts import Attempts
+from dflash_assets.generation.chains import catch_up
 from dflash_assets.generation.content import ContentStop, ContentWatch
 from dflash_assets.generation.flow import STEP_SECONDS
 from dflash_assets.generation.joining import Listed, join_later
@@ -62,9 +64,9 @@ class Window:
             fleet,
             poll_seconds=settings.poll_seconds,
             stall_seconds=settings.stall_seconds,
-            changed=self._changed,
+            changed=self.changed,
             spawn=self._spawn,
-            say=self._say,
+            say=self.say,
         )
         self._attempts = Attempts(
             settings, journal, progress, self._watch, self._suspects, ready=self._ready_again, done=self._done, wake=self._wake.set
@@ -86,7 +88,7 @@ class Window:
         """
         admission = asyncio.create_task(self._admit(shards))
         polling = asyncio.create_task(self._watch.run())
-        joining = [asyncio.create_task(join_later(one, self._fleet, changed=self._changed, say=self._say)) for one in absent]
+        joining = [asyncio.create_task(join_later(one, self._fleet, changed=self.changed, say=self.say)) for one in absent]
         try:
             while not (self._stopping or self._fatal):
                 self._dispatch()
@@ -127,11 +129,12 @@ class Window:
             while self._open and sum(self._open.values()) >= self._fleet.slots * self._settings.open_prompts_per_slot:
                 self._room.clear()
                 await self._room.wait()
-            for ask in shard.missing:  # answered for another shard meanwhile
-                known = self._journal.get(ask.key)
-                if known is not None and known.outcome not in RESENT:
-                    shard.answers[ask.key] = known
+            waiting = shard.missing
+            self._take_known(shard, waiting)  # answered for another shard meanwhile
+            if shard.after is not None:
+                await loop.run_in_executor(None, catch_up, shard, waiting, partial(self._take_known, shard))
             missing = shard.missing
+            self._progress.replayed(shard)
             self._progress.cached(len(shard.asks) - len(missing))
             if not missing:
                 self._on_complete(shard)
@@ -145,11 +148,21 @@ class Window:
             for ask in missing:
                 job = self._jobs.get(ask.key)
                 if job is None:
-                    self._progress.opened(ask.source)
-                    job = self._jobs[ask.key] = Job(ask, [], head=shard.heads.get(ask.key))
+                    job = self._new_job(shard, ask)
                     self._ready.append(job)
-                job.shards.append(shard)
+                job.askers.append((shard, ask))
             self._wake.set()
+
+    def _take_known(self, shard: OpenShard, asks: Sequence[Ask]) -> None:
+        for ask in asks:
+            known = self._journal.get(ask.key)
+            if known is not None and known.outcome not in RESENT:
+                shard.answers[ask.key] = known
+
+    def _new_job(self, shard: OpenShard, ask: Ask) -> Job:
+        self._progress.opened(ask.source)
+        job = self._jobs[ask.key] = Job(ask, [], head=shard.heads.get(ask.key))
+        return job
 
     def _dispatch(self) -> None:
         """Send while there is a job that may be sent and a server with room: suspects first, one on each server."""
@@ -200,13 +213,45 @@ class Window:
             self._look_at(job.ask, answer)
         del self._jobs[answer.key]
         self._room.set()
-        for shard in job.shards:
+        for shard, ask in job.askers:
             shard.answers[answer.key] = answer
-            self._open[shard.shard] -= 1
-            if self._open[shard.shard] == 0:
-                del self._open[shard.shard]
-                self._on_complete(shard)
-        self._progress.cached(len(job.shards) - 1)
+            if ask.recorded_json is None:
+                self._one_less(shard)
+            else:
+                self._spawn(self._go_on(shard, ask, job.prefix))
+        self._progress.cached(len(job.askers) - 1)
+
+    async def _go_on(self, shard: OpenShard, ask: Ask, prefix: int) -> None:
+        """A turn of a replayed conversation is durable: ask the next one, unless the conversation ends here."""
+        loop = asyncio.get_running_loop()
+        while True:
+            following = await loop.run_in_executor(None, shard.advance, ask)
+            if following is None:
+                self._progress.conversation_ended(shard.ends[ask.event_id], ask.turns_left)
+                self._one_less(shard)
+                return
+            self._progress.next_turn()
+            job = self._jobs.get(following.key)
+            if job is None:
+                self._take_known(shard, [following])
+                if following.key in shard.answers:
+                    self._progress.cached(1)
+                    ask = following
+                    continue
+                job = self._new_job(shard, following)
+                job.prefix = prefix  # to the server that has the turns before in its cache
+                self._ready.again(job)
+                self._wake.set()
+            job.askers.append((shard, following))
+            return
+
+    def _one_less(self, shard: OpenShard) -> None:
+        """One prompt (and sample) of a shard has ended."""
+        self._room.set()
+        self._open[shard.shard] -= 1
+        if self._open[shard.shard] == 0:
+            del self._open[shard.shard]
+            self._on_complete(shard)
 
     def _look_at(self, ask: Ask, answer: Answer) -> None:
         if self._content is not None:
@@ -218,13 +263,13 @@ class Window:
 
     # -- life of the run -------------------------------------------------------------------------------------------
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Something about a server changed: there may be room to open a shard or to send."""
         self._progress.servers = self._fleet.summary()
         self._room.set()
         self._wake.set()
 
-    def _say(self, what: str) -> None:
+    def say(self, what: str) -> None:
         log.warning(what)
         self._progress.message = what
 
@@ -244,7 +289,7 @@ class Window:
         if content.failure is not None:
             # A rule that raises is a defect, but no reason to leave GPUs idle: the validation of the shards will meet it again.
             log.error("answers are no longer checked as they land", exc_info=content.failure)
-            self._say(f"answers are no longer checked as they land: {type(content.failure).__name__}: {content.failure}")
+            self.say(f"answers are no longer checked as they land: {type(content.failure).__name__}: {content.failure}")
             self._content = None
         elif content.alarm is not None:
             self._fatal = content.alarm

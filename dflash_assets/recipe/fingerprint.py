@@ -15,7 +15,7 @@ from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.tables import canonical_json, digest
 
-CODE_VERSIONS = {"source": "3", "blend": "2", "completions": "1", "verdicts": "2", "training_set": "2", "export": "1"}
+CODE_VERSIONS = {"source": "4", "blend": "3", "completions": "1", "verdicts": "2", "training_set": "2", "export": "2"}
 """Raised by hand when a stage's code makes something else from the same input."""
 
 
@@ -29,7 +29,7 @@ def _json(model: Any, **kwargs: Any) -> Any:
 
 def source_fingerprint(source: SourceSpec) -> str:
     """What decides the rows read from one source."""
-    fields = _json(source, include={"name", "format", "path", "hub", "options", "category", "max_rows_read", "redaction"})
+    fields = _json(source, include={"name", "format", "path", "hub", "options", "category", "max_rows_read", "redaction", "replay"})
     if fields["hub"] is not None:
         fields["hub"].pop("mirror")  # a mirror holds the same rows
     return _hash("source", fields)
@@ -72,6 +72,8 @@ def completions_fingerprint(recipe: Recipe) -> str:
     fields = {**answering(recipe), "samples": spec.samples_per_prompt}
     if spec.on_length == "continue":
         fields |= {"continue_to": spec.continue_to, "context_length": recipe.target_model.context_length}
+    if any(source.replay == "conversation" for source in recipe.sources):
+        fields |= {"replay": _json(spec.replay), "family": recipe.target_model.family, "context_length": recipe.target_model.context_length}
     return _hash("completions", fields)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dflash_assets.recipe.base import RecipeModel, Share
-from dflash_assets.recipe.launch import LaunchSpec, RouterSpec, ServerSpec, check_launch, check_router
+from dflash_assets.recipe.launch import DiscoverySpec, LaunchSpec, RouterSpec, ServerSpec, check_launch, check_router
 from dflash_assets.recipe.tls import TlsSpec, check_tls
 
 
@@ -54,8 +54,10 @@ class SglangEngine(RecipeModel):
 
     kind: Literal["sglang"]
     """Selects this engine."""
-    servers: tuple[ServerSpec, ...] = Field(min_length=1)
-    """The servers of the fleet."""
+    servers: tuple[ServerSpec, ...] = ()
+    """The servers of the fleet, by URL."""
+    discover: tuple[DiscoverySpec, ...] = ()
+    """Servers found by DNS names, besides those of `servers`; looked up again during a run."""
     concurrent_per_gpu: PositiveInt | None = None
     """Requests in flight for each GPU of a server; null trusts what the server reports about itself."""
     launch: LaunchSpec | None = None
@@ -66,6 +68,14 @@ class SglangEngine(RecipeModel):
     """Name of the environment variable that holds the servers' API key. The key itself never stands in a recipe."""
     tls: TlsSpec | None = None
     """Certificates for https:// servers; null believes the system's authorities and shows no certificate."""
+
+    @model_validator(mode="after")
+    def _somebody_answers(self) -> Self:
+        if not self.servers and not self.discover:
+            raise ValueError("no server: give `servers` (URLs) or `discover` (DNS names)")
+        if self.discover and (self.launch is not None or self.router is not None or self.tls is not None):
+            raise ValueError("`discover` finds plain http:// servers that run already: leave `launch`, `router` and `tls` out")
+        return self
 
     @model_validator(mode="after")
     def _launchable(self) -> Self:
@@ -113,6 +123,14 @@ class EarlyStopSpec(RecipeModel):
     """Part of one CPU core the checks may use; when answers land faster, what doesn't fit is left to the validation of its shard."""
 
 
+class ReplaySpec(RecipeModel):
+    """Replaying conversations of sources with `replay: conversation`."""
+
+    calls_must_match: Literal["arguments", "name"] = "arguments"
+    """When recorded tool results still answer the model's calls: name and arguments equal (as decoded JSON), or only the name. A
+    conversation whose calls don't match stops there, and what was answered is kept."""
+
+
 class GenerationSpec(RecipeModel):
     """Answering every prompt with the target model."""
 
@@ -139,6 +157,8 @@ class GenerationSpec(RecipeModel):
     """Prompts of open shards for each slot of the fleet; below 16 the slots starve behind long answers."""
     floor_tokens_per_second: PositiveFloat = 8.0
     """Slowest speed of one answer that is still believed; with `max_tokens` it gives the deadline of a request."""
+    replay: ReplaySpec = ReplaySpec()
+    """How conversations of sources with `replay: conversation` go on."""
     early_stop: EarlyStopSpec = EarlyStopSpec()
     """Stopping a run whose answers break the hard rules."""
     shards_per_run: PositiveInt | None = None

@@ -27,6 +27,18 @@ class ServerSpec(RecipeModel):
     """GPU indices of this server: for launching it, and for figures per GPU."""
 
 
+class DiscoverySpec(RecipeModel):
+    """Servers found by a DNS name: one at each address it has, e.g. the pods behind a headless service of Kubernetes. Addresses that
+    appear during a run join it; those that go get no more requests."""
+
+    dns: str = Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    """The name, looked up through the system's resolver."""
+    port: int = Field(default=30000, ge=1, le=65535)
+    """Port of each server."""
+    every_seconds: PositiveFloat = 15.0
+    """Seconds between two lookups while a run is going on."""
+
+
 class LaunchSpec(RecipeModel):
     """How SGLang servers are launched on this machine, by a run or by `dflash-assets serve start`. Absent: they are only attached to."""
 

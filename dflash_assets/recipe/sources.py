@@ -69,6 +69,9 @@ class SourceSpec(RecipeModel):
     """Dataset repository on the hub. Give this or `path`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, e.g. column names; each reader documents its own and refuses unknown ones."""
+    replay: Literal["last_turn", "conversation"] = "last_turn"
+    """What of a conversation the model answers: `last_turn` (its last turn, on the recorded history) or `conversation` (every assistant
+    turn, on the model's own history; recorded user turns and tool results are replayed, recorded answers never shown)."""
     category: CategoryLabels = CategoryLabels()
     """How the category of a row is found."""
     take: Take = "all"

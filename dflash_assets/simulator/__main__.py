@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -108,8 +110,13 @@ def main() -> None:
             print(f"serving {arguments.model} at http://127.0.0.1:{port}", flush=True)
         if dying is not None:
             servers[0].die_after(*dying)
+        # In the loop: under uvloop a plain handler may have to wait for the loop's next event, and an idle server has none.
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        with contextlib.suppress(NotImplementedError):  # Windows has no handlers in loops
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, ended.set)
         try:
-            await asyncio.Event().wait()
+            await ended.wait()
         finally:
             for life in lives:
                 await life.cleanup()

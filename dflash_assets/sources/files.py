@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dflash_assets.errors import SourceError
+from dflash_assets.sources.bounds import Counted, bounded, memory_limit
 from dflash_assets.sources.json_lines import looks_like_array, plain_record, read_array, read_lines
 from dflash_assets.sources.records import RawRecord
 from dflash_assets.tables import digest, file_sha256
@@ -114,13 +115,13 @@ def _read_file(file: DataFile) -> Iterator[RawRecord]:
             if magic == b"PAR1":
                 yield from _read_parquet(file.name, handle)
                 return
-            stream = _decompressed(handle, magic)
+            stream = _decompressed(file.name, handle, magic)
             beginning = b""
-            while len(beginning) < 4096 and (more := stream.read(4096 - len(beginning))):
+            while len(beginning) < 4096 and (more := stream(4096 - len(beginning))):
                 beginning += more
             if beginning[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 raise SourceError("the file is UTF-16", where=file.name, todo="convert it to UTF-8")
-            read = _with_beginning(beginning, stream.read)
+            read = _with_beginning(beginning, stream)
             yield from (read_array if looks_like_array(beginning) else read_lines)(file.name, read)
     except (pa.ArrowException, EOFError, OSError) as error:
         # pyarrow raises ArrowException for damaged Parquet and OSError for damaged gzip and zstd streams.
@@ -128,12 +129,12 @@ def _read_file(file: DataFile) -> Iterator[RawRecord]:
         raise SourceError(f"can't be read to its end: {error}", where=file.name, todo=todo) from error
 
 
-def _decompressed(handle: Any, magic: bytes) -> Any:
-    if magic[:2] == b"\x1f\x8b":
-        return pa.CompressedInputStream(pa.PythonFile(handle, mode="r"), "gzip")
-    if magic == b"\x28\xb5\x2f\xfd":
-        return pa.CompressedInputStream(pa.PythonFile(handle, mode="r"), "zstd")
-    return handle
+def _decompressed(name: str, handle: Any, magic: bytes) -> Callable[[int], bytes]:
+    codec = "gzip" if magic[:2] == b"\x1f\x8b" else "zstd" if magic == b"\x28\xb5\x2f\xfd" else None
+    if codec is None:
+        return handle.read
+    counted = Counted(handle)
+    return bounded(name, counted, pa.CompressedInputStream(pa.PythonFile(counted, mode="r"), codec).read)
 
 
 def _with_beginning(beginning: bytes, read: Callable[[int], bytes]) -> Callable[[int], bytes]:
@@ -149,8 +150,15 @@ def _read_parquet(name: str, handle: Any) -> Iterator[RawRecord]:
     number = 0
     # With pre_buffer, the default, the bytes of every row group read so far stay in memory to the end of the file (pyarrow 26: 336 MB
     # against 149 for a file of 200 MB).
-    for batch in pq.ParquetFile(handle, pre_buffer=False).iter_batches(batch_size=_PARQUET_BATCH):
-        for value in batch.to_pylist():
+    with memory_limit(name):
+        batches = pq.ParquetFile(handle, pre_buffer=False).iter_batches(batch_size=_PARQUET_BATCH)
+    while True:
+        with memory_limit(name):
+            batch = next(batches, None)
+            values = [] if batch is None else batch.to_pylist()
+        if batch is None:
+            return
+        for value in values:
             yield plain_record(f"{name}:{number}", value)
             number += 1
         if number % _RELEASE_ROWS == 0:

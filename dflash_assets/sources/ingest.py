@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dflash_assets.errors import SourceError
 from dflash_assets.recipe.sources import SourceSpec
+from dflash_assets.replay.turns import turns
 from dflash_assets.rows import PROMPT, REJECTED
 from dflash_assets.sources.labels import category_of, language_of, unmapped_label
 from dflash_assets.sources.literals import dump, without_surrogates
@@ -26,6 +27,9 @@ from dflash_assets.tables import TableWriter, digest
 
 HOPELESS_ROWS = 10_000
 """After so many rows without a single one of the reader's schema, a source is given up: no need to read 2 million more."""
+
+MOST_TURNS = 1_000
+"""Answers of a replayed conversation at most: each needs the one before it, so the rest of the run would wait for a longer one."""
 
 _MOST_LABELS, _SHOWN_LABELS, _LABEL_CHARACTERS = 5_000, 50, 80
 _OTHER_LABELS = "(other labels)"
@@ -117,6 +121,9 @@ class _Account:
         messages_json, tools_json = _text(messages, flags), None if tools is None else _text(tools, flags)
         category = category_of(record.value, self._spec.category, tools is not None)
         language = language_of(draft.language, _last_user_text(messages), flags)
+        replayed = self._spec.replay == "conversation" and any(message["role"] == "assistant" for message in messages)
+        if replayed and turns(messages) > MOST_TURNS:
+            raise RowFault("too_many_turns", f"{turns(messages)} assistant turns; the limit of a replayed conversation is {MOST_TURNS}")
         self._accepted += 1
         self._flags.update(flags)
         self._categories[category] += 1
@@ -124,7 +131,7 @@ class _Account:
         if (label := unmapped_label(record.value, self._spec.category)) is not None:
             self._unmapped[label if label in self._unmapped or len(self._unmapped) < _MOST_LABELS else _OTHER_LABELS] += 1
         return {
-            "prompt_id": digest(messages_json, tools_json or ""),
+            "prompt_id": digest(messages_json, tools_json or "", *(["conversation"] if replayed else [])),
             "source": self._spec.name,
             "source_row": record.row,
             "source_revision": self._located.revision,
@@ -135,6 +142,7 @@ class _Account:
             "thinking": False,
             "prompt_tokens": 0,
             "flags": sorted(flags),
+            "replayed_turns": turns(messages) if replayed else None,
         }
 
     def _redacted(self, messages: list[Any], tools: list[Any] | None, flags: set[str]) -> tuple[list[Any], list[Any] | None]:

@@ -6,14 +6,15 @@ Here: the `path` and `hub` keys of a source turned into records. Not here: decod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dflash_assets.errors import SourceError
 from dflash_assets.recipe.sources import HubLocation, SourceSpec
-from dflash_assets.resources.hub import HubError, HubFile, dataset_files, mirror_files
+from dflash_assets.resources.hub import HubError, dataset_files, mirror_files
 from dflash_assets.sources.files import DataFile, FileRecords, local_files, locate, revision_of
+from dflash_assets.sources.records import RawRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def locate_source(spec: SourceSpec, base_dir: Path) -> Located:
     """Records of a source. Raises SourceError: nothing there, no access, no repository or revision given."""
     revision = source_revision(spec, base_dir)
     if spec.hub is not None and spec.hub.mirror is None:
-        return Located(FileRecords(_remote(spec, spec.hub)), revision, f"{spec.hub.repo}@{revision[:12]}")
+        return Located(HubRecords(spec, spec.hub), revision, f"{spec.hub.repo}@{revision[:12]}")
     return Located(FileRecords(local_files(_local_paths(spec, base_dir))), revision, spec.path or str(spec.hub and spec.hub.mirror))
 
 
@@ -72,19 +73,26 @@ def _local_paths(spec: SourceSpec, base_dir: Path) -> list[Path]:
         raise SourceError(str(error), where=f"sources.{spec.name}.hub.mirror", todo=error.todo) from error
 
 
-def _remote(spec: SourceSpec, hub: HubLocation) -> list[DataFile]:
-    where = f"sources.{spec.name}.hub"
+class HubRecords(FileRecords):
+    """Records of a repository's files, streamed; the hub may refuse at any of them."""
+
+    def __init__(self, spec: SourceSpec, hub: HubLocation) -> None:
+        self._where = f"sources.{spec.name}.hub"
+        super().__init__(_remote(self._where, hub))
+
+    def __iter__(self) -> Iterator[RawRecord]:
+        try:
+            yield from super().__iter__()
+        except HubError as error:
+            raise SourceError(str(error), where=self._where, todo=error.todo) from error
+
+
+def _remote(where: str, hub: HubLocation) -> list[DataFile]:
     if hub.repo is None:
         raise SourceError("its repository isn't known yet", where=where, todo="fill in `repo`, or give `mirror` a folder, or use `path`")
-
-    def opened(file: HubFile) -> Any:
-        try:
-            return file.open()
-        except HubError as error:
-            raise SourceError(str(error), where=where, todo=error.todo) from error
 
     try:
         files = dataset_files(hub.repo, hub.revision or "", hub.config, hub.split)
     except HubError as error:
         raise SourceError(str(error), where=where, todo=error.todo) from error
-    return [DataFile(file.name, lambda file=file: opened(file)) for file in files]
+    return [DataFile(file.name, file.open) for file in files]

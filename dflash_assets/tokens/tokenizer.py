@@ -172,6 +172,11 @@ class TargetTokenizer:
             _check_unicode(text)
         return self.encoder.encode(texts)
 
+    def encode_lists(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode_texts` as a list for each text."""
+        ids, offsets = self.encode_texts(texts)
+        return [ids[start:end].tolist() for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+
     @property
     def end_of_turn_id(self) -> int | None:
         """Id that ends an assistant turn: `<|im_end|>`, else the first stop id there is."""

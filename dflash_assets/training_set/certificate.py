@@ -5,7 +5,8 @@ Here: the checks over the answers of all shards, their table, the figures. Not h
 
 Three kinds of claim, none of which can be true by construction:
 * `text`: the engine's own untrimmed text equals our decode of its ids. Not tested where the ids were made from the text.
-* `prompt`: the ids sent equal a rendering of the prompt's messages made now, by the tokenizer and template of today.
+* `prompt`: the ids sent equal a rendering of the prompt's messages made now, by the tokenizer and template of today. The history of a
+  later turn is made anew from the stored answers of the turns before it (`dflash_assets.replay`), whichever of them it followed.
 * `server`: a prompt of each stratum, rendered by the server, equals ours.
 """
 
@@ -18,15 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dflash_assets.replay.following import NextTurn, Replay
+from dflash_assets.replay.turns import Message, opening, sent_messages
 from dflash_assets.rows import ANSWERED
 from dflash_assets.tables import TableWriter
 from dflash_assets.tokens.template import TemplateFault
 from dflash_assets.tokens.tokenizer import Conversation, TargetTokenizer
 from dflash_assets.training_set.contracts import ShardFiles
-from dflash_assets.training_set.ragged import Ragged
+from dflash_assets.training_set.ragged import Ragged, pc
 
 KINDS = ("text", "prompt", "server")
 FAILURES_SHOWN = 20
@@ -84,9 +88,14 @@ class Certificate:
 
 
 def write_certificate(
-    path: Path, shards: Iterable[ShardFiles], tokenizer: TargetTokenizer, server_renders: Sequence[ServerRender] = ()
+    path: Path,
+    shards: Iterable[ShardFiles],
+    tokenizer: TargetTokenizer,
+    server_renders: Sequence[ServerRender] = (),
+    replay: Callable[[], Replay] | None = None,
 ) -> dict[str, Any]:
-    """Check every answer of the shards, write the table (schema CERTIFICATE) and return its facts. Memory: a few hundred rows."""
+    """Check every answer of the shards, write the table (schema CERTIFICATE) and return its facts. Without `replay` prompts of later
+    turns aren't tested. Memory: a few hundred rows; of replayed conversations a shard's."""
     certificate = Certificate()
     decode = tokenizer.fast_decode
     with TableWriter(path, CERTIFICATE) as writer:
@@ -94,7 +103,7 @@ def write_certificate(
             writer.write(row)
             certificate.add(row)
         for shard in shards:
-            for row in _answers(shard, tokenizer, decode):
+            for row in _answers(shard, tokenizer, decode, replay):
                 writer.write(row)
                 certificate.add(row)
     return certificate.facts()
@@ -123,11 +132,12 @@ def _servers(renders: Sequence[ServerRender]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _answers(shard: ShardFiles, tokenizer: TargetTokenizer, decode: Callable[[Sequence[int]], str]) -> Iterator[dict[str, Any]]:
-    prompts = {
-        row["prompt_id"]: row
-        for row in pq.read_table(shard.prompts, columns=["prompt_id", "messages_json", "tools_json", "thinking"]).to_pylist()
-    }
+def _answers(
+    shard: ShardFiles, tokenizer: TargetTokenizer, decode: Callable[[Sequence[int]], str], replay: Callable[[], Replay] | None
+) -> Iterator[dict[str, Any]]:
+    prompts = _prompts(shard)
+    replayed = any(row.get("replayed_turns") is not None for row in prompts.values())
+    later = _later_turns(shard, prompts, replay()) if replay is not None and replayed else {}
     about = ["event_id", "prompt_id", "source", "server", "turn", "text", "finish_reason", "outcome", "ids_exact"]
     with pq.ParquetFile(shard.completions, pre_buffer=False) as file:
         for batch in file.iter_batches(batch_size=_BATCH, columns=[*about, "prompt_ids", "output_ids"]):
@@ -140,13 +150,63 @@ def _answers(shard: ShardFiles, tokenizer: TargetTokenizer, decode: Callable[[Se
                     continue
                 base = {"id": event["event_id"], "source": event["source"], "where": event["server"]}
                 yield {**base, "kind": "text", **_text_claim(event, outputs[place].tolist(), decode)}
-                yield {**base, "kind": "prompt", **_prompt_claim(sent[place].tolist(), None if event["turn"] else next(fresh))}
+                yield {**base, "kind": "prompt", **_claim(event, sent[place].tolist(), fresh, later)}
+
+
+def _claim(
+    event: Mapping[str, Any], sent: list[int], fresh: Iterator[list[int] | TemplateFault], later: Mapping[str, bool]
+) -> dict[str, Any]:
+    if not event["turn"]:
+        return _prompt_claim(sent, next(fresh))
+    found = later.get(event["event_id"])
+    if found is None:
+        return {"holds": None, "detail": "the history of a replayed conversation was not made anew"}
+    return {"holds": found, "detail": None if found else f"{len(sent)} ids were sent, which no stored answers before them lead to"}
+
+
+def _prompts(shard: ShardFiles) -> dict[str, dict[str, Any]]:
+    with pq.ParquetFile(shard.prompts) as file:  # which passes over a column that older versions didn't have
+        table = file.read(columns=["prompt_id", "messages_json", "tools_json", "thinking", "replayed_turns"])
+    return {row["prompt_id"]: row for row in table.to_pylist()}
+
+
+def _later_turns(shard: ShardFiles, prompts: Mapping[str, Mapping[str, Any]], replay: Replay) -> dict[str, bool]:
+    """For each event of a later turn: do stored answers of the turns before lead to exactly the ids it was sent?"""
+    columns = ["event_id", "prompt_id", "turn", "sample", "text", "outcome", "prompt_ids"]
+    replayed = pa.array([name for name, row in prompts.items() if row.get("replayed_turns") is not None], pa.string())
+    table = pq.read_table(shard.completions, columns=columns, filters=pc.field("prompt_id").isin(replayed)).sort_by("turn")
+    known: dict[tuple[str, int, int, bytes], Sequence[Message]] = {}
+    found: dict[str, bool] = {}
+    sent = Ragged.from_arrow(table["prompt_ids"].combine_chunks()).pieces()
+    for event, ids in zip(table.drop_columns("prompt_ids").to_pylist(), sent, strict=True):
+        prompt = prompts[event["prompt_id"]]
+        recorded = json.loads(prompt["messages_json"])
+        history = known.get((event["prompt_id"], event["sample"], event["turn"], ids.tobytes())) if event["turn"] else opening(recorded)
+        if event["turn"]:
+            found[event["event_id"]] = history is not None
+        if history is None:
+            continue
+        following = replay.after(
+            recorded,
+            event["turn"],
+            history,
+            event["text"],
+            event["outcome"],
+            tools_json=prompt["tools_json"],
+            thinking=prompt["thinking"],
+        )
+        if isinstance(following, NextTurn):
+            key = np.asarray(following.prompt_ids, dtype=ids.dtype).tobytes()
+            known[event["prompt_id"], event["sample"], event["turn"] + 1, key] = following.messages
+    return found
 
 
 def _conversation(prompt: Mapping[str, Any]) -> Conversation:
     # json, not orjson: integers beyond 64 bits keep their value
     return Conversation(
-        json.loads(prompt["messages_json"]), json.loads(prompt["tools_json"]) if prompt["tools_json"] else None, prompt["thinking"]
+        sent_messages(json.loads(prompt["messages_json"]), prompt.get("replayed_turns")),
+        json.loads(prompt["tools_json"]) if prompt["tools_json"] else None,
+        prompt["thinking"],
     )
 
 
@@ -160,9 +220,7 @@ def _text_claim(event: Mapping[str, Any], ids: list[int], decode: Callable[[Sequ
     return {"holds": False, "detail": f"at character {at}: decoded {ours[at : at + 20]!r}, engine {theirs[at : at + 20]!r}"}
 
 
-def _prompt_claim(sent: list[int], fresh: list[int] | TemplateFault | None) -> dict[str, Any]:
-    if fresh is None:
-        return {"holds": None, "detail": "the history of a replayed conversation is not stored"}
+def _prompt_claim(sent: list[int], fresh: list[int] | TemplateFault) -> dict[str, Any]:
     if isinstance(fresh, TemplateFault):
         return {"holds": False, "detail": f"can't be rendered now: {fresh}"}
     if sent == fresh:

@@ -83,7 +83,7 @@ class ExistingRows:
         return {
             "path": self.spec.path,
             "format": self.spec.format,
-            "files": len(self.files.files),
+            "files": self.files.stamps(),
             "rows": self.rows,
             "tokenizer": self.tokenizer,
             "rows_with_turn_markers": self._with_markers if self.facts.turn_marker_ids else None,

@@ -1,8 +1,8 @@
 """Streaming the files of an existing training set, whatever holds them.
 
 Here: finding the files (folder, glob, one file; local or s3://), reading Parquet, Arrow (`save_to_disk`) and JSONL in
-bounded batches, and naming file and row of each. Not here: what the columns must hold (`existing.py`). Nothing in
-this module opens a file for writing.
+bounded batches, and naming file and row of each. Not here: what the columns must hold (`existing.py`), and requests to S3
+(`existing_s3.py`). Nothing in this module opens a file for writing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import ExistingSet
 from dflash_assets.tables import digest, file_sha256
+from dflash_assets.training_set.existing_s3 import etag_of, s3_files
 
 OUR_FORMAT = "dflash-assets training set"
 """Beginning of `format` in the manifest of a set of ours."""
@@ -50,7 +51,7 @@ class ExistingFiles:
         self.spec = spec
         self._fs, self._root = _filesystem(spec.path, base_dir)
         self.files = self._find()
-        if not self.files:
+        if not self.files and not self._says_empty():
             raise TrainingSetError(f"no {spec.format} file is there", where=spec.path, todo="correct training_set.existing.path or .format")
 
     def bytes_estimate(self) -> int:
@@ -75,18 +76,29 @@ class ExistingFiles:
         return total
 
     def content_digest(self) -> str:
-        """Changes when the set does: names and sha256 of local files; of remote ones, which may be large, size and time of change."""
-        stamps: list[str] = []
+        """Changes when the set does."""
+        return digest(*(":".join(str(value) for key, value in stamp.items() if key != "bytes") for stamp in self.stamps()))
+
+    def stamps(self) -> list[dict[str, Any]]:
+        """What each file was: {file, bytes} and `sha256` of a local one, of a remote one, which may be large, what its server vouches
+        for: `etag` in S3, elsewhere size and `changed` (nanoseconds)."""
+        stamps: list[dict[str, Any]] = []
         for name in self.files:
+            info = self._fs.get_file_info(name)
+            stamp: dict[str, Any] = {"file": self.label(name), "bytes": info.size}
             if isinstance(self._fs, pafs.LocalFileSystem):
-                stamps.append(f"{self.label(name)}:{file_sha256(Path(name))}")
+                stamp["sha256"] = file_sha256(Path(name))
+            elif self.spec.path.startswith("s3://"):
+                stamp["etag"] = etag_of(self._fs, name)
             else:
-                info = self._fs.get_file_info(name)
-                stamps.append(f"{self.label(name)}:{info.size}:{info.mtime_ns}")
-        return digest(*stamps)
+                stamp["changed"] = f"{info.size}:{info.mtime_ns}"
+            stamps.append(stamp)
+        return stamps
 
     def columns(self) -> list[str]:
         """Column names of the first file (of its first line, for JSONL)."""
+        if not self.files:
+            return self._described()
         name = self.files[0]
         if self.spec.format == "parquet":
             with self._parquet(name) as file:
@@ -111,7 +123,7 @@ class ExistingFiles:
 
     def declared(self, key: str) -> str | None:
         """What the set says about itself: `key` in manifest.json in its folder or the one above, else in the first Parquet footer."""
-        folder = self.files[0].rsplit("/", 1)[0]
+        folder = self.files[0].rsplit("/", 1)[0] if self.files else self._root
         for place in (folder, folder.rsplit("/", 1)[0]):
             manifest = self._manifest(place)
             for table in (manifest, manifest.get("fingerprints")):
@@ -171,6 +183,15 @@ class ExistingFiles:
             data = json.loads(file.read())
         # Names in state.json, not the listing: `save_to_disk` over an older set leaves files of the old one behind.
         return [f"{self._root}/{entry['filename']}" for entry in data["_data_files"]]
+
+    def _says_empty(self) -> bool:
+        """A `save_to_disk` folder of no rows holds no file of them."""
+        return self.spec.format == "arrow" and self._fs.get_file_info(f"{self._root}/state.json").type == pafs.FileType.File
+
+    def _described(self) -> list[str]:
+        """Columns that `save_to_disk` says there are."""
+        with self._fs.open_input_file(f"{self._root}/dataset_info.json") as file:
+            return list(json.loads(file.read()).get("features") or {})
 
     def _parquet(self, name: str) -> Any:
         try:
@@ -234,6 +255,8 @@ class ExistingFiles:
 
 
 def _filesystem(path: str, base_dir: Path) -> tuple[Any, str]:
+    if path.startswith("s3://"):
+        return s3_files(), path.removeprefix("s3://").rstrip("/")
     if "://" in path:
         try:
             return pafs.FileSystem.from_uri(path)

@@ -120,7 +120,7 @@ class ExistingText:
     def summary(self) -> dict[str, Any]:
         """For the manifest."""
         return {
-            "path": self.spec.path, "format": self.spec.format, "files": len(self.files.files), "conversations": self.conversations,
+            "path": self.spec.path, "format": self.spec.format, "files": self.files.stamps(), "conversations": self.conversations,
             "rows": self.rows, "tokenizer": "made with the run's", "encoded_by": self.tokenizer.encoder.note,
             "columns_not_carried": self.not_carried,
         }  # fmt: skip

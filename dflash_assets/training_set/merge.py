@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import TrainingSetSpec
+from dflash_assets.replay.following import Replay
 from dflash_assets.rows import TRAINING
 from dflash_assets.tables import TableWriter, canonical_json, write_text
 from dflash_assets.tokens.fast import with_reference
@@ -58,20 +59,21 @@ def build_training_set(
     on_length: OnLength,
     tokenizer: TargetTokenizer | None = None,
     server_renders: Sequence[ServerRender] = (),
+    replay: Callable[[], Replay] | None = None,
 ) -> TrainingSetResult:
     """Build `out`/{train,eval}/part-*.parquet (TRAINING rows), manifest.json, dropped.parquet, kept.parquet and certificate.parquet.
 
     The order of rows and the split depend on the rows' ids, their prompts and the seed only. `out` appears, or is
     replaced, as a whole; after an exception it is as before. `base_dir` is what a relative path of the existing set is
     relative to; `tokenizer` is needed for an existing set of text and for the certificate, which is left out without it;
-    `server_renders` is what servers rendered at their start. Raises TrainingSetError: see `ExistingRows`,
+    `server_renders` is what servers rendered at their start; `replay` makes the prompts of later turns anew. Raises TrainingSetError: see `ExistingRows`,
     `ExistingText` and `training_rows`, and when no row is left.
     """
 
     def work() -> dict[str, Any]:
         build = _Build(spec, facts, out, _open_existing(spec, facts, base_dir, tokenizer), seed, on_length)
         try:
-            return build.run(shards, tokenizer, server_renders)
+            return build.run(shards, tokenizer, server_renders, replay)
         finally:
             build.clean_up()
 
@@ -100,7 +102,13 @@ class _Build:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
-    def run(self, shards: Sequence[ShardFiles], tokenizer: TargetTokenizer | None, renders: Sequence[ServerRender]) -> dict[str, Any]:
+    def run(
+        self,
+        shards: Sequence[ShardFiles],
+        tokenizer: TargetTokenizer | None,
+        renders: Sequence[ServerRender],
+        replay: Callable[[], Replay] | None,
+    ) -> dict[str, Any]:
         scatter = Scatter(self.folder / "scratch", _KEYED, bucket_count(self._bytes_estimate(shards)))
         metadata = {"tokenizer_sha": self.facts.tokenizer_sha, "template_sha": self.facts.template_sha}
         parts: dict[Split, PartWriter] = {
@@ -112,7 +120,9 @@ class _Build:
             self._scatter_existing(scatter, dropped)
             self._gather(scatter, parts, dropped)
         (self.folder / "scratch").rmdir()
-        certificate = None if tokenizer is None else write_certificate(self.folder / "certificate.parquet", shards, tokenizer, renders)
+        certificate = (
+            None if tokenizer is None else write_certificate(self.folder / "certificate.parquet", shards, tokenizer, renders, replay)
+        )
         manifest = training_manifest(
             parts,
             self.profiles,

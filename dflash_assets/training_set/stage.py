@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.fingerprint import export_fingerprint, training_set_fingerprint
+from dflash_assets.replay.following import Replay
 from dflash_assets.resources.manifest import plain_path
 from dflash_assets.resources.store import Entry
 from dflash_assets.tables import canonical_json, digest
@@ -50,8 +51,9 @@ def validated_shards(workspace: Workspace) -> tuple[list[tuple[int, Entry]], lis
     return current, missing
 
 
-def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokenizer]) -> Made:
-    """Merge all validated shards with the existing set. `tokenizer` is only asked for when there is something to do.
+def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokenizer], replay: Callable[[], Replay] | None = None) -> Made:
+    """Merge all validated shards with the existing set. `tokenizer` is only asked for when there is something to do, `replay` when
+    conversations were replayed.
 
     Raises TrainingSetError when shards are missing and the recipe says `incomplete: wait`, or when the sets don't fit.
     """
@@ -97,6 +99,7 @@ def make_training_set(workspace: Workspace, tokenizer: Callable[[], TargetTokeni
             on_length=recipe.generation.cut_answers,
             tokenizer=tokenizer(),
             server_renders=renders,
+            replay=replay,
         )
         stored = workspace.store.put_folder(folder / "set", "training_set")
     manifest = result.manifest

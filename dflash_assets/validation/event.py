@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from dflash_assets.replay.turns import sent_messages
 from dflash_assets.validation.answer import Answer
 from dflash_assets.validation.formats import format_of
 from dflash_assets.validation.formats.base import Format
@@ -86,8 +87,9 @@ class ValidationContext:
 
         def render(prompt: Mapping[str, Any]) -> list[int]:
             tools = orjson.loads(prompt["tools_json"]) if prompt["tools_json"] else None
+            messages = sent_messages(orjson.loads(prompt["messages_json"]), prompt.get("replayed_turns"))
             try:
-                return tokenizer.encode_prompt(orjson.loads(prompt["messages_json"]), tools, prompt["thinking"])
+                return tokenizer.encode_prompt(messages, tools, prompt["thinking"])
             except TemplateFault:
                 return []  # what the blend could render and this template can't: the comparison fails, as it must
 

@@ -155,6 +155,7 @@ def _file_row(row: Mapping[str, Any], form: Format, number: int, thinking: bool,
         "thinking": found.thinking,
         "prompt_tokens": 0,
         "flags": [],
+        "replayed_turns": None,
     }
     assert prompt.keys() == set(PROMPT.names)
     return FileRow(found, prompt)

@@ -7,7 +7,7 @@ Here: from table rows to events, and from results to verdict rows. Not here: the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute
 
+from dflash_assets.replay.turns import recorded_until
 from dflash_assets.rows import ANSWERED, PROMPT, VERDICT
 from dflash_assets.validation.event import Event, Ids, ValidationContext
 from dflash_assets.validation.ruleset import RuleSet
@@ -69,7 +70,7 @@ def verdict_table(events: Iterable[Event], rules: RuleSet, context: ValidationCo
 def events_of(completions: pa.Table, prompts: pa.Table, context: ValidationContext) -> Iterator[Event]:
     """Events with an answer, taken apart, in the order of the table."""
     answered = completions.filter(pc.is_in(completions["outcome"], value_set=pa.array(sorted(ANSWERED)))).combine_chunks()
-    prompt_rows = prompts.select(PROMPT.names).to_pylist()
+    prompt_rows = prompts.select([name for name in PROMPT.names if name in prompts.column_names]).to_pylist()
     rendered = _ragged(prompts, "prompt_ids") if "prompt_ids" in prompts.column_names else None
     row_of = {row["prompt_id"]: index for index, row in enumerate(prompt_rows)}
     names = ("event_id", "prompt_id", "turn", "text", "finish_reason", "sampling_json", "ids_exact")
@@ -90,7 +91,7 @@ def events_of(completions: pa.Table, prompts: pa.Table, context: ValidationConte
             output_tokens=len(output[row]),
             max_tokens=max_tokens_of(sampling),
             thinking=thinking,
-            prompt_text=last_user_text(prompt["messages_json"]) if prompt else "",
+            prompt_text=_user_text(prompt, turn) if prompt else "",
             tools=tools,
             # Ids that were made from the text say nothing about it.
             output_ids=output[row] if exact else None,
@@ -105,6 +106,16 @@ def accepted_events(verdicts: pa.Table) -> set[str]:
     """Ids of the events in the table that break no hard rule."""
     hard = pc.and_(pc.equal(verdicts["severity"], "hard"), pc.invert(pc.fill_null(verdicts["passed"], True)))
     return set(pc.unique(verdicts["event_id"]).to_pylist()) - set(verdicts.filter(hard)["event_id"].to_pylist())
+
+
+def _user_text(prompt: Mapping[str, Any], turn: int) -> str:
+    """The last user message before a turn: of a replayed conversation not that of its end."""
+    if prompt.get("replayed_turns") is None:
+        return last_user_text(prompt["messages_json"])
+    try:
+        return last_user_text(orjson.dumps(recorded_until(orjson.loads(prompt["messages_json"]), turn)).decode())
+    except IndexError:
+        return ""
 
 
 def last_user_text(messages_json: str) -> str:

@@ -64,10 +64,11 @@ class Connection(asyncio.BufferedProtocol):
         self.used = False
         """A reply came over it before."""
         self.idle_since = 0.0
+        self._parser = httptools.HttpResponseParser(self)
+        """It may read one reply after the other: an exchange that fails ends the connection."""
         self._begin()
 
     def _begin(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._begun = self._to_the_end = False

@@ -80,20 +80,24 @@ class HttpServer:
 
     async def get(self, path: str, seconds: float = 10.0) -> Any:
         """JSON of a GET. Raises EngineError."""
-        return await self._ask("GET", path, None, seconds)
+        return self.decode(path, await self._ask("GET", path, None, seconds))
 
     async def post(self, path: str, body: Mapping[str, Any], seconds: float) -> Any:
         """JSON object in reply to a POST, whatever its content type says. Raises EngineError."""
+        return self.decode(path, await self._ask("POST", path, body, seconds))
+
+    async def post_for_bytes(self, path: str, body: Mapping[str, Any], seconds: float) -> bytes:
+        """The same, not decoded: for who reads it quicker than `decode` does, and gives it to `decode` when it can't be read."""
         return await self._ask("POST", path, body, seconds)
 
     async def post_quietly(self, path: str, body: Mapping[str, Any]) -> None:
         """POST whose reply nobody needs (an abort): failures are of no consequence, since the request is given up anyway."""
         try:
-            await self._ask("POST", path, body, 5.0, read=False)
+            await self._ask("POST", path, body, 5.0)
         except EngineError:
             return
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float, read: bool = True) -> Any:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> bytes:
         if self._pool is None:
             raise EngineError("disconnected", f"{self.url}: not connected")
         data = b"" if body is None else orjson.dumps(body)
@@ -112,18 +116,21 @@ class HttpServer:
         except NoHttp as error:
             raise EngineError("bad_body", f"{where}: no HTTP reply ({error})") from None
         if reply.status >= 300:
-            raise failure(where, reply.status, self._without_secret(reply.body), reply.headers.get("retry-after"))
-        if not read:
-            return None
+            raise failure(where, reply.status, self.without_secret(reply.body), reply.headers.get("retry-after"))
+        return reply.body
+
+    def decode(self, path: str, body: bytes) -> Any:
+        """JSON of a reply that came from here. Raises EngineError("bad_body")."""
+        where = self.url + path
         try:
-            return decode_body(where, reply.body)
+            return decode_body(where, body)
         except EngineError:
             if not self._secret:
                 raise
         # Outside the handler, so that no traceback shows the first text as the cause of this one.
-        return decode_body(where, self._without_secret(reply.body))
+        return decode_body(where, self.without_secret(body))
 
-    def _without_secret(self, body: bytes) -> bytes:
+    def without_secret(self, body: bytes) -> bytes:
         """Body of a failure: gateways quote the key they refuse, and what is raised here ends up in logs and on rows."""
         return body.replace(self._secret, b"***") if self._secret else body
 

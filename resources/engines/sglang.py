@@ -13,10 +13,9 @@ from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from dflash_assets.resources.engines.base import EngineError, EngineInfo, EngineLoad, FinishReason, GenerationReply, GenerationRequest
 from dflash_assets.resources.engines.http import HttpServer, snippet
+from dflash_assets.resources.engines.replies import ReplyReader
 from dflash_assets.resources.engines.tls import TlsFiles
 
 _FINISH: dict[Any, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -42,6 +41,7 @@ class SglangEngine:
         self._model_revision = model_revision
         self._check = check
         self._max_running: int | None = None
+        self._replies = ReplyReader()
 
     async def start(self) -> EngineInfo:
         """Who serves at this address. Raises EngineError when nobody, or something that isn't SGLang, answers."""
@@ -119,7 +119,7 @@ class SglangEngine:
             parameters["sampling_seed"] = sampling.seed
         body = {"rid": request.request_id, "input_ids": request.prompt_ids, "sampling_params": parameters, "stream": False}
         try:
-            reply = await self._server.post("/generate", body, request.deadline_seconds)
+            raw = await self._server.post_for_bytes("/generate", body, request.deadline_seconds)
         except asyncio.CancelledError:
             # The server notices a closed connection only after seconds, and some versions never do.
             await self._abort_soon(request.request_id)
@@ -128,7 +128,7 @@ class SglangEngine:
             if error.kind in ("timed_out", "disconnected"):
                 await self._abort_soon(request.request_id)
             raise
-        return self._reply(request, reply)
+        return self._reply(request, raw)
 
     async def abort(self, request_id: str) -> None:
         """Stop a request. SGLang stops every request whose id begins with this one."""
@@ -159,16 +159,19 @@ class SglangEngine:
                 return reply
         raise EngineError("bad_body", f"{self._server.url}: {paths[-1]} gave no JSON object")
 
-    def _reply(self, request: GenerationRequest, reply: Any) -> GenerationReply:
+    def _reply(self, request: GenerationRequest, raw: bytes) -> GenerationReply:
+        reply = self._replies.read(raw)
+        if reply is None:
+            reply = self._server.decode("/generate", raw)
         try:
             meta, text, ids = reply["meta_info"], reply["text"], reply["output_ids"]
             finish = meta["finish_reason"]
             reason = _FINISH[finish["type"]]
             if not isinstance(text, str):
                 raise TypeError("text is no string")
-            output_ids = _integers(ids)
+            output_ids = ids if isinstance(ids, array) else _integers(ids)
         except (KeyError, TypeError, IndexError, OverflowError) as error:
-            shown = snippet(orjson.dumps(reply, default=str))
+            shown = snippet(self._server.without_secret(raw))
             raise EngineError("bad_body", f"{self._server.url}/generate: unusable reply ({error!r}): {shown}", snippet=shown) from None
         return GenerationReply(
             output_ids=output_ids,

@@ -85,8 +85,8 @@ def test_a_folder_for_the_hub_is_ready_and_an_upload_without_login_says_so(
         "README.md",
         ".gitattributes",
         "manifest.json",
-        "train.jsonl",
-        "eval.jsonl",
+        "train",
+        "eval",
     }
     import datasets
 

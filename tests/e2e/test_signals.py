@@ -22,7 +22,7 @@ def recipe(url: str, grace: float, **changes: Any) -> dict[str, Any]:
 
 
 def wait_for(project: Project, done: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
         try:

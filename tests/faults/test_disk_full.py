@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,7 +94,12 @@ def test_a_second_run_on_the_same_store_is_refused(tmp_path: Path, server: LiveS
     )
     assert first.stdout is not None
     first.stdout.readline()
-    second = run(folder, server)
+    # It is stopped meanwhile: on a busy machine it would be done before the second has started.
+    first.send_signal(signal.SIGSTOP)
+    try:
+        second = run(folder, server)
+    finally:
+        first.send_signal(signal.SIGCONT)
     rest, _ = first.communicate(timeout=120)
     assert second.returncode != 0
     assert "another run is writing" in second.stderr

@@ -177,10 +177,11 @@ def test_rows_are_chosen_by_rule_source_and_hard_failure() -> None:
         Selection(frozenset({"lenght"}))
 
 
-def test_a_later_turn_is_left_out_with_a_reason() -> None:
+def test_a_later_turn_of_a_conversation_is_chosen_like_any_row() -> None:
+    """The turns after it are asked again with it (tests/generation/test_replay.py)."""
     chosen = choose([letter(sample=("p", 2, 0))], Selection(frozenset({"length"})), Change(max_tokens=99), 1024)
-    assert chosen.letters == []
-    assert [reason.split(":")[0] for _, reason in chosen.left] == ["turn 2 of its conversation"]
+    assert [found.sample for found, _ in chosen.letters] == [("p", 2, 0)]
+    assert chosen.left == []
 
 
 def test_settings_change_only_what_is_asked_for() -> None:

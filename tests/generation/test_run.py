@@ -183,7 +183,7 @@ def test_all_servers_gone_stops_the_run_and_keeps_what_is_done(store: DirectoryS
 
 def test_the_window_spans_shards(store: DirectoryStore, tmp_path: Path) -> None:
     """Shards of 4 prompts on 16 slots: a barrier at each shard would never have more than 4 in flight."""
-    engine = ScriptedEngine(slots=16, seconds=0.01)
+    engine = ScriptedEngine(slots=16, seconds=0.2)
     run_all(store, write_shards(tmp_path, 12, 4), [engine])
     assert engine.most_in_flight >= 16
 

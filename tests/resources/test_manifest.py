@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import orjson
 import pytest
 
-from dflash_assets.resources.manifest import FORMAT, Entry, Manifest, Owner, StoredFile, StoreFault, dump_manifest, parse_manifest
+from dflash_assets.resources.manifest import FORMAT, READ, Entry, Manifest, Owner, StoredFile, StoreFault, dump_manifest, parse_manifest
+from dflash_assets.resources.store import DirectoryStore
 
 OWNER = Owner("small")
 
@@ -35,3 +39,45 @@ def test_a_newer_format_says_which_version_to_install() -> None:
 def test_what_is_no_manifest_says_what_to_do(data: bytes) -> None:
     with pytest.raises(StoreFault, match="restore it from a copy"):
         parse_manifest(data, "manifest.json", OWNER)
+
+
+OLD = b"""{
+  "format": 1,
+  "recipe": "small",
+  "epoch": 4,
+  "entries": {
+    "completions/shard-00000": {
+      "key": "k0",
+      "version": "v0",
+      "files": [{"path": "completions/shard-00000.0a1b2c3d4e5f.parquet", "bytes": 3, "sha256": "%s"}],
+      "facts": {"rows": 1}
+    }
+  },
+  "etags": {"completions/shard-00000.0a1b2c3d4e5f.parquet": "abc"}
+}""" % hashlib.sha256(b"one").hexdigest().encode()
+"""As version 1 wrote it."""
+
+
+def test_an_older_format_is_read_and_becomes_the_newest_with_the_next_commit(tmp_path: Path) -> None:
+    (tmp_path / "completions").mkdir()
+    (tmp_path / "completions" / "shard-00000.0a1b2c3d4e5f.parquet").write_bytes(b"one")
+    (tmp_path / "manifest.json").write_bytes(OLD)
+    store = DirectoryStore(tmp_path, OWNER)
+    with store.lock():
+        assert list(store.entries()) == ["completions/shard-00000"]
+        assert (tmp_path / "manifest.json").read_bytes() == OLD, "reading changes nothing"
+        store.commit({"x": Entry("k", "v", ())})
+    now = orjson.loads((tmp_path / "manifest.json").read_bytes())
+    assert now["format"] == FORMAT == 2
+    assert now["entries"]["completions/shard-00000"] == orjson.loads(OLD)["entries"]["completions/shard-00000"]
+
+
+def test_what_an_older_bucket_knows_is_kept() -> None:
+    found = parse_manifest(OLD, "manifest.json", OWNER)
+    assert (found.epoch, found.fences) == (4, {})
+    again = parse_manifest(dump_manifest(found, OWNER), "manifest.json", OWNER)
+    assert again == found
+
+
+def test_every_format_up_to_ours_is_read() -> None:
+    assert sorted(READ) == list(range(1, FORMAT + 1))

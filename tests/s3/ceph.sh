@@ -4,11 +4,11 @@
 #   tests/s3/ceph.sh start DIR    start it (data in DIR, about 50 MB), write DIR/env with what clients need
 #   tests/s3/ceph.sh stop DIR     stop it; DIR may be removed then
 #
-# Versions known to work: 16.2 (Debian 12). First start takes about 15 s, 700 MB of memory while it runs.
+# Versions known to work: 16.2 (Debian 12). First start takes about 15 s, 700 MB of memory while it runs. Ports are the first free ones
+# from 17480 (gateway; S3_PORT sets it), 13300 and 16789 (monitor, for the life of DIR) on, so that two of them can run side by side.
 set -euo pipefail
 ACTION=${1:?start or stop}
 DIR=$(mkdir -p "${2:?data directory}" && cd "$2" && pwd)
-PORT=${S3_PORT:-17480}
 PROGRAMS=(ceph ceph-mon ceph-osd monmaptool radosgw radosgw-admin)
 export CEPH_CONF=$DIR/ceph.conf
 # The daemons outlive this script: a lock or pipe it was started with must not live on in them.
@@ -16,6 +16,37 @@ for fd in /proc/self/fd/*; do
   fd=${fd##*/}
   [ "$fd" -gt 2 ] && [ "$fd" != 255 ] && eval "exec $fd>&-"
 done
+
+say() {
+  echo "tests/s3: $*" >&2
+}
+
+fail() {
+  say "$*"
+  exit 1
+}
+
+busy() {
+  (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}
+
+free_port() {
+  local port=$1
+  while busy "$port"; do port=$((port + 1)); done
+  echo "$port"
+}
+
+# One step of `create`, within its time, and named if it fails. Its output goes to the log.
+step() {
+  local seconds=$1
+  shift
+  timeout "$seconds" "$@" >>"$DIR/create.log" 2>&1 && return
+  local code=$?
+  tail -5 "$DIR/create.log" >&2
+  [ "$code" = 124 ] && say "took longer than $seconds s (a slow disk, or less than 1 GB of memory free?)"
+  stop
+  fail "this step failed: $*; log: $DIR/create.log, $DIR/log"
+}
 
 stop() {
   # This order, each waited for: else the next start meets a locked pid file.
@@ -33,22 +64,24 @@ install() {
   for program in "${PROGRAMS[@]}"; do command -v "$program" >/dev/null || missing+=("$program"); done
   [ ${#missing[@]} -eq 0 ] && return
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "missing: ${missing[*]}; install them as root: apt-get install radosgw ceph-mon ceph-osd ceph-common" >&2
-    exit 1
+    fail "missing: ${missing[*]}; install them as root: apt-get install radosgw ceph-mon ceph-osd ceph-common"
   fi
+  say "installing Ceph's gateway by apt-get (missing: ${missing[*]}), about a minute"
   export DEBIAN_FRONTEND=noninteractive
   packages=(radosgw ceph-mon ceph-osd ceph-common)
   apt-get install -y -qq --no-install-recommends "${packages[@]}" >"$DIR/apt.log" 2>&1 ||
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >"$DIR/apt.log" 2>&1 ||
-    { tail -5 "$DIR/apt.log" >&2; echo "apt-get could not install ${packages[*]}: $DIR/apt.log" >&2; exit 1; }
+    { tail -5 "$DIR/apt.log" >&2; fail "apt-get could not install ${packages[*]}: $DIR/apt.log"; }
+  for program in "${PROGRAMS[@]}"; do command -v "$program" >/dev/null || fail "apt-get installed ${packages[*]}, and $program is still missing"; done
 }
 
 configure() {
   mkdir -p "$DIR/run" "$DIR/mon" "$DIR/osd" "$DIR/log"
+  MON="[v2:127.0.0.1:$(free_port 13300),v1:127.0.0.1:$(free_port 16789)]"
   cat >"$CEPH_CONF" <<CONF
 [global]
 fsid = $(cat /proc/sys/kernel/random/uuid)
-mon_host = [v2:127.0.0.1:13300,v1:127.0.0.1:16789]
+mon_host = $MON
 auth_cluster_required = none
 auth_service_required = none
 auth_client_required = none
@@ -77,20 +110,25 @@ CONF
 }
 
 create() {
+  say "making a cluster of one monitor and one OSD in $DIR"
+  # What an interrupted start left is no cluster.
+  rm -rf "$DIR/mon" "$DIR/osd" "$DIR/monmap"
   configure
   local fsid osd
   fsid=$(sed -n 's/^fsid = //p' "$CEPH_CONF")
-  monmaptool --create --clobber --fsid "$fsid" --addv a '[v2:127.0.0.1:13300,v1:127.0.0.1:16789]' "$DIR/monmap"
-  ceph-mon --mkfs -i a --monmap "$DIR/monmap" --keyring /dev/null
-  ceph-mon -i a --pid-file "$DIR/run/mon.pid"
   osd=$(cat /proc/sys/kernel/random/uuid)
-  timeout 60 ceph osd new "$osd" 0
-  ceph-osd -i 0 --mkfs --osd-uuid "$osd"
-  timeout 60 ceph osd crush add osd.0 1.0 root=default host=localhost
-  ceph-osd -i 0 --pid-file "$DIR/run/osd.pid"
+  : >"$DIR/create.log"
+  step 60 monmaptool --create --clobber --fsid "$fsid" --addv a "$MON" "$DIR/monmap"
+  step 60 ceph-mon --mkfs -i a --monmap "$DIR/monmap" --keyring /dev/null
+  step 60 ceph-mon -i a --pid-file "$DIR/run/mon.pid"
+  step 60 ceph osd new "$osd" 0
+  step 120 ceph-osd -i 0 --mkfs --osd-uuid "$osd"
+  step 60 ceph osd crush add osd.0 1.0 root=default host=localhost
+  step 60 ceph-osd -i 0 --pid-file "$DIR/run/osd.pid"
+  say "making its users"
   # Without the two options of radosgw below it hangs silently.
-  timeout 120 radosgw-admin -n client.admin user create --uid writer --display-name writer --access-key writer --secret-key writer-secret
-  timeout 60 radosgw-admin -n client.admin user create --uid reader --display-name reader --access-key reader --secret-key reader-secret
+  step 180 radosgw-admin -n client.admin user create --uid writer --display-name writer --access-key writer --secret-key writer-secret
+  step 60 radosgw-admin -n client.admin user create --uid reader --display-name reader --access-key reader --secret-key reader-secret
   touch "$DIR/created"
 }
 
@@ -99,15 +137,22 @@ start() {
   mkdir -p "$DIR/run"
   stop
   if [ -f "$DIR/created" ]; then
-    ceph-mon -i a --pid-file "$DIR/run/mon.pid"
-    ceph-osd -i 0 --pid-file "$DIR/run/osd.pid"
+    say "starting the cluster in $DIR"
+    for port in $(sed -n 's/^mon_host = //p' "$CEPH_CONF" | grep -o ':[0-9]*[],]' | tr -d ':,]'); do
+      busy "$port" && fail "port $port, which the monitor in $DIR needs, is in use; free it, or remove $DIR"
+    done
+    step 60 ceph-mon -i a --pid-file "$DIR/run/mon.pid"
+    step 60 ceph-osd -i 0 --pid-file "$DIR/run/osd.pid"
   else
     create
-  fi >"$DIR/create.log" 2>&1 || { tail -5 "$DIR/create.log" >&2; stop; exit 1; }
-  radosgw -n client.admin --rgw_frontends="beast endpoint=127.0.0.1:$PORT" --auth_client_required=none --ms_mon_client_mode=crc \
-    --pid-file "$DIR/run/rgw.pid" >>"$DIR/create.log" 2>&1
+  fi
+  PORT=${S3_PORT:-$(free_port 17480)}
+  busy "$PORT" && { stop; fail "port $PORT is in use; set S3_PORT to a free one"; }
+  say "starting the gateway on port $PORT"
+  step 60 radosgw -n client.admin --rgw_frontends="beast endpoint=127.0.0.1:$PORT" --auth_client_required=none --ms_mon_client_mode=crc \
+    --pid-file "$DIR/run/rgw.pid"
   for _ in $(seq 300); do
-    if curl -s -o /dev/null "http://127.0.0.1:$PORT/" 2>/dev/null || (exec 3<>"/dev/tcp/127.0.0.1/$PORT") 2>/dev/null; then
+    if busy "$PORT"; then
       cat >"$DIR/env" <<ENV
 DFLASH_S3_ENDPOINT=http://127.0.0.1:$PORT
 DFLASH_S3_ACCESS_KEY=writer
@@ -115,14 +160,13 @@ DFLASH_S3_SECRET_KEY=writer-secret
 DFLASH_S3_READER_KEY=reader
 DFLASH_S3_READER_SECRET=reader-secret
 ENV
-      echo "S3 at http://127.0.0.1:$PORT"
+      say "S3 at http://127.0.0.1:$PORT"
       return
     fi
     sleep 0.2
   done
-  echo "the gateway doesn't answer on port $PORT; logs in $DIR/log" >&2
   stop
-  exit 1
+  fail "the gateway doesn't answer on port $PORT; logs in $DIR/log"
 }
 
 "$ACTION"

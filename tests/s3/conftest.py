@@ -21,3 +21,11 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
     found = fresh(request.getfixturevalue("_moto")) if request.param == "moto" else real()
     found.use(monkeypatch)
     return found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests counted (`record_property("counted", ...)`), also when other processes ran them."""
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, value in report.user_properties:
+            if name == "counted" and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {value}")

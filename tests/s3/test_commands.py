@@ -19,8 +19,10 @@ from dflash_assets.cli import doctor, gc, sql
 from dflash_assets.cli.opened import opened
 from dflash_assets.recipe.load import load_recipe
 from dflash_assets.recipe.readiness import problems
-from tests.support.project import Project, make_project, recipe_data, simulator
+from tests.support.project import Project, make_project, recipe_data, simulator, simulator_process
 from tests.support.s3 import Server, fresh, real
+
+pytestmark = pytest.mark.timeout(480)  # whole runs, about 25 CPU-seconds each
 
 
 class BucketProject(Project):
@@ -71,7 +73,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("machines")
-    with simulator("--mean-tokens", "40", "--tokens-per-second", "25", "--slots", "2") as url:
+    with simulator_process("--mean-tokens", "40", "--tokens-per-second", "50", "--slots", "2") as (url, answering):
         first = project(folder / "first", server, url)
         process = first.start("run", "r.yaml")
         deadline = time.monotonic() + 200
@@ -79,10 +81,12 @@ def story(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story:
             assert time.monotonic() < deadline
             assert process.poll() is None, process.stdout and process.stdout.read()
             time.sleep(0.1)
-        os.kill(process.pid, signal.SIGSTOP)  # time stands still for it while a third machine tries
+        # No answer arrives any more, so that the first one is at work, and shows signs of life, however long the third one takes.
+        os.kill(answering.pid, signal.SIGSTOP)
         refused = project(folder / "third", server, url).command("run", "r.yaml")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        os.kill(answering.pid, signal.SIGCONT)
         done = {name: entry for name, entry in entries(server).items() if name.startswith("completions/")}
         # The machine is gone with its disk; its lock runs out after a minute (tests/s3/test_lease.py waits for one).
         server.client().delete_object(Bucket=server.bucket, Key="runs/small/lock.json")
@@ -219,3 +223,34 @@ def test_a_store_that_is_no_address_is_refused_by_name(server: Server, tmp_path:
     made = project(tmp_path, server, "http://127.0.0.1:9")
     made.write(recipe_data({"kind": "embedded"}, store="gs://bucket/x"))
     assert any("give a folder, or s3://bucket/prefix/" in problem for problem in problems(load_recipe(made.recipe), tmp_path))
+
+
+def test_two_machines_answer_a_range_each_and_a_third_makes_the_set(server: Server, tmp_path: Path) -> None:
+    name = f"ranges-{server.kind}"
+
+    def machine(folder: Path, url: str) -> BucketProject:
+        made = project(folder, server, url)
+        made.recipe.write_text(made.recipe.read_text().replace("runs/small", f"runs/{name}"))
+        return made
+
+    with simulator("--mean-tokens", "20", "--tokens-per-second", "60", "--slots", "4") as url:
+        hosts = [machine(tmp_path / f"host-{number}", url) for number in range(3)]
+        early = hosts[0].command("run", "r.yaml", "--shards", "0-2")
+        assert early.returncode == 1
+        assert "blend isn't there yet" in early.stdout + early.stderr
+        made = hosts[2].command("run", "r.yaml", "--blend-only")
+        assert made.returncode == 0, made.stdout + made.stderr
+        ranges = [hosts[0].start("run", "r.yaml", "--shards", "0-2"), hosts[1].start("run", "r.yaml", "--shards", "3-5")]
+        for process in ranges:
+            said, errors = process.communicate(timeout=200)
+            assert process.returncode == 0, (said, errors)
+        ended = hosts[2].command("run", "r.yaml")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    counted = hosts[2].command("sql", "r.yaml", "select count(*) as n, count(distinct prompt_id) as p from completions", "--json")
+    assert json.loads(counted.stdout) == {"n": 48, "p": 48}, counted.stderr
+    progress = [json.loads((host.folder / "data" / "small.working" / "progress.json").read_text())["requests_sent"] for host in hosts]
+    assert progress[2] == 0
+    assert all(progress[:2])
+    refused = hosts[0].command("run", "r.yaml", "--shards", "4-9")
+    assert refused.returncode == 2
+    assert "within 0-5" in refused.stderr

@@ -427,7 +427,7 @@ def test_a_machine_that_lost_its_lease_stops_and_its_work_is_joined_later(server
             kept(second, "both", b"by second")
             second.settle()
             proxy.fault = lambda method, path: None
-            wait_until(lambda: first.lease.lost is not None, 60)
+            wait_until(lambda: first.claims.lost is not None, 60)
             with pytest.raises(StoreFault, match="taken over by process"):
                 first.room()
             with pytest.raises(Held):

@@ -214,4 +214,4 @@ def test_it_is_a_command_that_a_signal_ends(number: signal.Signals) -> None:
         assert call(address + "/model_info")[1]["model_path"] == NAME
     finally:
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

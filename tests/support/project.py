@@ -111,6 +111,13 @@ def make_project(folder: Path, recipe: dict[str, Any], *, rows: int = 40) -> Pro
 @contextmanager
 def simulator(*arguments: str) -> Iterator[str]:
     """A simulated server in its own process; gives its URL."""
+    with simulator_process(*arguments) as (url, _):
+        yield url
+
+
+@contextmanager
+def simulator_process(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The same, with the process, for those who want to stop it for a while."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dflash_assets.simulator", "--port", "0", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -118,7 +125,7 @@ def simulator(*arguments: str) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("serving"), line
-        yield line.split(" at ")[1].strip()
+        yield line.split(" at ")[1].strip(), process
     finally:
         process.kill()
         process.wait()

@@ -142,7 +142,8 @@ class Proxy:
     target: tuple[str, int]
     fault: Callable[[str, str], tuple[Any, ...] | None] = lambda method, path: None
     """(method, path) to None (pass on), ("status", 503, "SlowDown"), ("cut", bytes of the body passed on), ("unconditional",):
-    drop If-Match and If-None-Match, or ("refuse",): close the connection."""
+    drop If-Match and If-None-Match, ("cut_answer", bytes of the answer's body passed back), ("deaf",): let the server do it and lose
+    its answer, or ("refuse",): close the connection."""
     seen: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def __post_init__(self) -> None:
@@ -206,6 +207,12 @@ class Proxy:
             if fault is not None and fault[0] == "unconditional":
                 lines = [line for line in lines if line.split(b":", 1)[0].lower() not in (b"if-match", b"if-none-match")]
                 head = b"\r\n".join(lines)
+            if fault is not None and fault[0] == "deaf":
+                self._done_in_vain(client, head, waiting, length)
+                return
+            if fault is not None and fault[0] == "cut_answer":
+                self._half_an_answer(client, head, waiting, int(fault[1]))
+                return
             if fault is not None and fault[0] == "cut":
                 limit = min(length, int(fault[1]))
             upstream.sendall(head + b"\r\n\r\n")
@@ -220,6 +227,29 @@ class Proxy:
                 sent += len(part)
             if limit < length:
                 return
+
+    def _done_in_vain(self, client: socket.socket, head: bytes, waiting: bytes, length: int) -> None:
+        """The server does what is asked, over a connection of its own, and nobody hears of it."""
+        while len(waiting) < length:
+            data = client.recv(65536)
+            if not data:
+                return
+            waiting += data
+        with socket.create_connection(self.target) as own:
+            own.sendall(head + b"\r\n\r\n" + waiting[:length])
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                answer += own.recv(65536)
+
+    def _half_an_answer(self, client: socket.socket, head: bytes, body: bytes, size: int) -> None:
+        """The headers of what the server says and `size` bytes of its body, then nothing more."""
+        with socket.create_connection(self.target) as own:
+            own.sendall(head + b"\r\n\r\n" + body)
+            answer = b""
+            while len(answer.partition(b"\r\n\r\n")[2]) < size and (data := own.recv(65536)):
+                answer += data
+        top, end, rest = answer.partition(b"\r\n\r\n")
+        client.sendall(top + end + rest[:size])
 
     def __enter__(self) -> Proxy:
         return self

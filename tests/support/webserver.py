@@ -79,10 +79,10 @@ class Webserver:
         return found
 
 
-def make_upstream(project: Project) -> None:
+def make_upstream(project: Project, *, seconds: float = 120) -> None:
     """Sources, blend and prompts by shard, recorded in the project's DAGSTER_HOME."""
     ran = subprocess.run(
-        [sys.executable, "-c", UPSTREAM], cwd=project.folder, env=project.environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", UPSTREAM], cwd=project.folder, env=project.environment(), capture_output=True, text=True, timeout=seconds
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
 

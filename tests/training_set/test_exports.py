@@ -1,7 +1,9 @@
 """Every export opened by the library its trainer opens it with; every row written or counted."""
 
+import dataclasses
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from dflash_assets.recipe.training_set import ExportSpec
 from dflash_assets.tables import file_sha256
 from dflash_assets.training_set.exports.base import ExportContext, ExportResult, SplitAnswer, TrainingSet
 from dflash_assets.training_set.exports.export import BUILT_IN, export, find_export
+from dflash_assets.training_set.exports.jsonl import json_line
 from dflash_assets.training_set.exports.vocabulary import draft_vocabulary
 from dflash_assets.training_set.merge import build_training_set
 from dflash_assets.validation.formats import format_of
@@ -36,6 +39,15 @@ CALL = "<tool_call>\n<function=add>\n<parameter=x>\n1\n</parameter>\n</function>
 
 def splitter(text: str, *, thinking: bool, tools: list[dict[str, Any]] | None) -> SplitAnswer:
     return split(text, format_of("qwen3_5"), prompt_opens_think=thinking, thinking=thinking, tools=parse_tools(json.dumps(tools or [])))
+
+
+def decode(ids: Sequence[int]) -> str:
+    """Numbers, each with a blank before it, so that pieces of a row join to the text of the whole."""
+    return "".join(f" {token}" for token in ids)
+
+
+def encode(texts: Sequence[str]) -> list[list[int]]:
+    return [[int(token) for token in text.split()] for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +110,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportContext]
         ],
     )
     build_training_set(shards, spec("old.parquet", eval_share=0.25), FACTS, folder / "set", base_dir=folder, seed=0, on_length="keep_open")
-    context = ExportContext("demo", shards, splitter, decode=lambda ids: " ".join(map(str, ids)), model="m", licences={"s": "apache-2.0"})
+    context = ExportContext("demo", shards, splitter, decode=decode, encode=encode, model="m", licences={"s": "apache-2.0"})
     return folder / "set", context
 
 
@@ -232,6 +244,7 @@ def test_messages_keep_reasoning_calls_and_each_tool_as_it_was(made: tuple[Path,
     assert rows["history"]["messages"][1]["reasoning_content"] == ""
     table = pa.concat_tables([pq.read_table(path) for path in sorted(result.folder.glob("*/*.parquet"))]).to_pylist()
     parquet = {row["id"].split("-")[0]: row for row in table}
+    assert all(message["tool_calls"] is not None for row in table for message in row["messages"])
     assert [json.loads(parquet[name]["tools"]) for name in ("calls", "other")] == [[TOOL], [OTHER]]
     assert parquet["calls"]["messages"][-1]["tool_calls"] == [call]
     assert [message["content"] for message in parquet["history"]["messages"]] == ["a", "b", "c", "d"]
@@ -248,8 +261,8 @@ def test_specforge_reads_conversations_and_text(made: tuple[Path, ExportContext]
     assert {row["id"].split("-")[0]: row["enable_thinking"] for row in lines(result.folder, "demo_*.jsonl")}["thinks"] is True
     result, manifest = run("specforge-preformatted", made, tmp_path)
     texts = {row["id"]: row["text"] for row in lines(result.folder, "demo_*.jsonl")}
-    assert texts["plain-0-0-0-0"] == "1 10 1 10 11 12 2"
-    assert texts["o1"] == "1 500 1 30 2"
+    assert texts["plain-0-0-0-0"] == " 1 10 1 10 11 12 2"
+    assert texts["o1"] == " 1 500 1 30 2"
     assert manifest["left_out"] == {"mask_not_contiguous": 1}
 
 
@@ -257,29 +270,65 @@ def test_alternating_formats_count_what_they_cannot_hold(made: tuple[Path, Expor
     shared = {"existing_row_without_messages": 2, "history_not_stored": 1, "answer_not_separable": 1, "tools": 2, "not_alternating": 1}
     result, manifest = run("sharegpt", made, tmp_path)
     assert manifest["left_out"] == shared
-    rows = {row["id"].split("-")[0]: row["conversations"] for row in lines(result.folder, "*.jsonl")}
+    assert any("1 rows begin with a system message" in note for note in manifest["notes"])
+    rows = {row["id"].split("-")[0]: row["conversations"] for row in lines(result.folder, "*/*.jsonl")}
+    assert rows["thinks"][-1]["value"] == "<think>\nTwo and two.\n</think>\n\nFour \u2028 é."
+    _, without = run("sharegpt", made, tmp_path, system_messages=False)
+    assert without["left_out"] == {**shared, "system_message": 1}
     assert rows["system"] == [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hi"}]
     result, manifest = run("torchspec", made, tmp_path)
     assert manifest["left_out"] == {**shared, "too_few_supervised_tokens": 2}
-    rows = {row["id"].split("-")[0]: row["conversations"] for row in lines(result.folder, "*.jsonl")}
-    assert rows["thinks"][-1] == {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\nFour \u2028 é."}
+    rows = {row["id"].split("-")[0]: row["conversations"] for row in lines(result.folder, "*/*.jsonl")}
+    # As the engine wrote it: the think block is open where TorchSpec puts it.
+    assert rows["thinks"][-1] == {"role": "assistant", "content": "Two and two.\n</think>\n\nFour \u2028 é."}
     result, manifest = run("angelslim", made, tmp_path)
     assert any("3 rows have no system message" in note for note in manifest["notes"])
 
 
-def test_modelopt_takes_only_a_template_with_marks(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
-    import dataclasses
+def test_modelopt_rows_print_as_they_are_and_are_marked_where_supervised(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
+    from dflash_assets.tokens.template import ChatTemplate
 
     result, manifest = run("modelopt", made, tmp_path)
+    rows = {row["conversation_id"]: row["messages"] for row in lines(result.folder, "*/*.jsonl")}
+    assert manifest["left_out"] == {}
+    assert [(message["role"], message["content"]) for message in rows["o2"]] == [
+        ("user", " 1 501"),
+        ("assistant", " 30"),
+        ("user", " 2"),
+        ("assistant", " 31 2"),
+    ]
+    template = ChatTemplate((result.folder / "chat_template.jinja").read_text(), {}, {})
+    for side in ("train", "eval"):
+        for row in read_split(made[0], side):
+            assert encode([template.render(rows[row["id"]], None, True)]) == [row["input_ids"]]
+    # Ids that the text doesn't give again can't be told to a trainer that reads text.
+    other = dataclasses.replace(made[1], encode=lambda texts: [ids if 500 not in ids else [0] for ids in encode(texts)])
+    _, manifest = run("modelopt", (made[0], other), tmp_path)
+    assert manifest["left_out"] == {"ids_not_canonical": 1}
+    with pytest.raises(TrainingSetError, match="needs the target model's tokenizer"):
+        run("modelopt", (made[0], dataclasses.replace(made[1], encode=None)), tmp_path)
+
+
+def test_lines_hold_no_character_at_which_a_reader_might_end_them(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
+    value = {"text": "".join(map(chr, range(0x20))) + "\u0085\u2028\u2029é🙂", "ids": np.array([1, 2])}
+    for line in (json_line(value), json_line({**value, "ids": 2**70})):
+        assert line.decode().splitlines() == [line.decode().removesuffix("\n")]
+        assert json.loads(line)["text"] == value["text"]
+    result, _ = run("sharegpt", made, tmp_path)
+    assert all(json.loads(line) for path in result.folder.glob("*/*.jsonl") for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def test_modelopt_takes_only_a_template_with_marks(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
+    result, manifest = run("modelopt", made, tmp_path, form="messages")
     assert any("chat_template.jinja: not written" in note for note in manifest["notes"])
-    rows = {row["conversation_id"].split("-")[0]: row for row in lines(result.folder, "*.jsonl")}
+    rows = {row["conversation_id"].split("-")[0]: row for row in lines(result.folder, "*/*.jsonl")}
     assert rows["calls"]["tools"] == [TOOL]
     assert "tools" not in rows["plain"]
     marked = dataclasses.replace(made[1], training_template="{% generation %}{{ content }}{% endgeneration %}")
-    result, _ = run("modelopt", (made[0], marked), tmp_path)
+    result, _ = run("modelopt", (made[0], marked), tmp_path, form="messages")
     assert (result.folder / "chat_template.jinja").read_text() == marked.training_template
     with pytest.raises(TrainingSetError, match=r"no \{% generation %\} marks"):
-        run("modelopt", (made[0], dataclasses.replace(marked, training_template="{{ generation_prompt }}")), tmp_path)
+        run("modelopt", (made[0], dataclasses.replace(marked, training_template="{{ generation_prompt }}")), tmp_path, form="messages")
 
 
 def test_wrong_options_and_kinds_are_refused_and_leave_nothing(made: tuple[Path, ExportContext], tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ class ExportContext:
     splitter: AnswerSplitter | None = None
     decode: Callable[[Sequence[int]], str] | None = None
     """Exact text of token ids, special tokens kept."""
+    encode: Callable[[Sequence[str]], list[list[int]]] | None = None
+    """Token ids of texts, special tokens recognised, nothing added."""
     training_template: str | None = None
     """Chat template with generation marks, for trainers that derive the mask from it."""
     description: str = ""

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dflash_assets.errors import TrainingSetError
+from dflash_assets.replay.turns import sent_messages
 from dflash_assets.training_set.contracts import SPLITS, Split
 from dflash_assets.training_set.exports.base import ExportContext, SplitAnswer, TrainingSet, Written
 from dflash_assets.training_set.keys import id_hashes
@@ -37,6 +38,8 @@ class Conversation:
     """Of the prompt; ends with a user or tool message."""
     tools: list[dict[str, Any]] | None
     thinking: bool
+    text: str
+    """Of the answer as the engine wrote it, its end token included if it wrote one."""
     answer: SplitAnswer
     output_tokens: int
     tokens: int
@@ -70,10 +73,9 @@ def conversations(training_set: TrainingSet, context: ExportContext, written: Wr
     splits = _Splits(training_set)
     written.left_out.update({"existing_row_without_messages": splits.existing} if splits.existing else {})
     for shard in context.shards:
-        prompts = {
-            row["prompt_id"]: row
-            for row in pq.read_table(shard.prompts, columns=["prompt_id", "messages_json", "tools_json", "thinking"]).to_pylist()
-        }
+        with pq.ParquetFile(shard.prompts) as file:  # which passes over a column that older versions didn't have
+            rows = file.read(columns=["prompt_id", "messages_json", "tools_json", "thinking", "replayed_turns"]).to_pylist()
+        prompts = {row["prompt_id"]: row for row in rows}
         columns = ["event_id", "prompt_id", "source", "turn", "text"]
         table = pq.read_table(shard.completions, columns=[*columns, "prompt_ids", "output_ids"])
         lengths = [pc.list_value_length(table[name]).to_numpy() for name in ("prompt_ids", "output_ids")]
@@ -94,9 +96,10 @@ def conversations(training_set: TrainingSet, context: ExportContext, written: Wr
                 event["prompt_id"],
                 event["source"],
                 split,
-                json.loads(prompt["messages_json"]),
+                [dict(message) for message in sent_messages(json.loads(prompt["messages_json"]), prompt.get("replayed_turns"))],
                 tools,
                 prompt["thinking"],
+                event["text"],
                 answer,
                 int(lengths[1][row]),
                 int(lengths[0][row] + lengths[1][row]),

@@ -1,4 +1,4 @@
-"""JSONL files of an export: numbered parts, UTF-8 with literal non-ASCII, one object a line.
+"""JSONL files of an export: numbered parts, UTF-8 with literal non-ASCII, one object a line, whoever splits the lines.
 
 Here: writing lines. Not here: what an object holds.
 """
@@ -6,19 +6,30 @@ Here: writing lines. Not here: what an object holds.
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import orjson
 
+from dflash_assets.training_set.contracts import SPLITS
+from dflash_assets.training_set.exports.base import Written
+
+_SEPARATORS = {character.encode(): f"\\u{ord(character):04x}".encode() for character in "\u0085\u2028\u2029"}
+"""`str.splitlines`, with which Automodel takes a file apart, ends a line at these too. (JSON itself escapes the ASCII ones.)"""
+
 
 def json_line(value: Any) -> bytes:
     """One line. Keys keep their order; numpy arrays become lists; integers beyond 64 bits are kept exactly."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+        line = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     except TypeError:
         # NaN would be no JSON: ValueError rather than a file its readers refuse
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass") + b"\n"
+        line = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass") + b"\n"
+    for separator, escaped in _SEPARATORS.items():
+        line = line.replace(separator, escaped)
+    return line
 
 
 class JsonlWriter:
@@ -53,3 +64,13 @@ class JsonlWriter:
         self._files += 1
         self._room = self._rows_per_file or -1  # below 0 it never reaches the 0 that opens the next file
         return self._handle
+
+
+@contextmanager
+def split_lines(folder: Path, written: Written) -> Generator[dict[str, JsonlWriter]]:
+    """Writers of `train/train.jsonl` and `eval/eval.jsonl`: a folder a split, since trainers read every file of a folder."""
+    for split in SPLITS:
+        (folder / split).mkdir()
+    written.data_files = {split: f"{split}/{split}.jsonl" for split in SPLITS}
+    with JsonlWriter(folder / "train", "train.jsonl") as train, JsonlWriter(folder / "eval", "eval.jsonl") as evaluation:
+        yield {"train": train, "eval": evaluation}

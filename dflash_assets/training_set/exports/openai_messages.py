@@ -2,6 +2,7 @@
 
 `train/` and `eval/`, each with `shard-%06d.jsonl` and `shard-%06d.parquet`. Tools and call arguments are JSON strings:
 as structs, Arrow would pad every tool with the keys of all others (huggingface/datasets#7617). `tools` is null for none.
+In Parquet a message without calls has an empty list of them, since Automodel refuses null there.
 """
 
 from __future__ import annotations
@@ -122,4 +123,10 @@ class MessageShards:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     # Only what the struct has; any other key of a message would be silently ignored by Arrow, which is what is wanted.
-    return {**row, "messages": [{name: message.get(name) for name in MESSAGE.names} for message in row["messages"]]}
+    return {
+        **row,
+        "messages": [
+            {**{name: message.get(name) for name in MESSAGE.names}, "tool_calls": message.get("tool_calls") or []}
+            for message in row["messages"]
+        ],
+    }

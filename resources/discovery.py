@@ -1,0 +1,69 @@
+"""Servers behind DNS names: which addresses there are now, and an engine for each.
+
+Here: looking names up. Not here: joining and leaving a running window (`dflash_assets.generation.joining`).
+
+A headless service of Kubernetes is such a name: it has the addresses of its ready pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from dflash_assets.resources.engines.base import Engine
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Name and port to base URLs. Raises OSError when the name can't be looked up, or has no address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One DNS name, and the port of the servers behind it."""
+
+    dns: str
+    port: int
+    every_seconds: float
+
+
+async def by_system(dns: str, port: int) -> list[str]:
+    """Base URLs by the system's resolver: of IPv4 addresses where there are any, since a server with both would be found twice."""
+    found = await asyncio.get_running_loop().getaddrinfo(dns, port, type=socket.SOCK_STREAM)
+    four = sorted({str(address[0]) for family, *_, address in found if family == socket.AF_INET})
+    six = sorted({str(address[0]) for family, *_, address in found if family == socket.AF_INET6})
+    return [f"http://{address}:{port}" for address in four] or [f"http://[{address}]:{port}" for address in six]
+
+
+class Discovery:
+    """The servers behind some names. `limit`: requests in flight at most for each (None: its own count)."""
+
+    def __init__(
+        self, names: Sequence[Name], make: Callable[[str], Engine], *, limit: int | None = None, resolve: Resolve = by_system
+    ) -> None:
+        self._names, self._resolve = tuple(names), resolve
+        self.make, self.limit = make, limit
+        self._last: dict[Name, frozenset[str]] = {}
+        self.problem: str | None = None
+        """Why the last lookup found nothing, None when it did."""
+
+    @property
+    def every_seconds(self) -> float:
+        """Seconds between two lookups."""
+        return min(name.every_seconds for name in self._names)
+
+    @property
+    def said(self) -> str:
+        """The names, for messages."""
+        return ", ".join(name.dns for name in self._names)
+
+    async def urls(self) -> frozenset[str]:
+        """Base URLs of the servers there are now. A name that can't be looked up keeps the addresses it had: servers that died are
+        found by their requests, and a resolver's trouble must not empty a fleet."""
+        self.problem = None
+        for name in self._names:
+            try:
+                self._last[name] = frozenset(await self._resolve(name.dns, name.port))
+            except OSError as error:
+                self.problem = f"{name.dns} can't be looked up: {error.strerror or error}"
+        return frozenset().union(*self._last.values())
