@@ -77,6 +77,8 @@ class Outlook:
         elif (place := self._random.randrange(seen)) < SAMPLE:
             old, self._durations[place] = self._durations[place], seconds
             del self._order[bisect.bisect_left(self._order, old)]
+        else:
+            return
         bisect.insort(self._order, seconds)
 
     @property
@@ -88,13 +90,16 @@ class Outlook:
         """Mean tokens of the answers so far, by source."""
         return {source: self._tokens[source] / count for source, count in self._answers.copy().items() if count}
 
-    def left(self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int) -> Estimate | None:
+    def left(
+        self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int, *, later: float = 0.0, depth: int = 0
+    ) -> Estimate | None:
         """Seconds until the last answer. `unopened` prompts of shards not looked at yet are taken to be like the opened ones.
 
         `slots` is what the fleet holds when it is full, `flying` are (source, seconds in flight) of what is being answered,
-        `waiting` the opened prompts that aren't in flight. None before the first answer. Any thread may ask, also while another counts.
+        `waiting` the opened prompts that aren't in flight. `later` are answers that only come after one of these, as turns of a
+        conversation do, `depth` of them one after another. None before the first answer. Any thread may ask, also while another counts.
         """
-        return self._still()._left(unopened, slots, flying, waiting)
+        return self._still()._left(unopened, slots, flying, waiting, later, depth)
 
     def _still(self) -> Outlook:
         """A copy in which nothing moves, each part taken in one step. Prompts are opened, then counted as ended or answered, and only
@@ -106,12 +111,14 @@ class Outlook:
         still._opened = self._opened.copy()
         return still
 
-    def _left(self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int) -> Estimate | None:
+    def _left(
+        self, unopened: int, slots: int, flying: Sequence[tuple[str, float]], waiting: int, later: float, depth: int
+    ) -> Estimate | None:
         if not self._order or not slots:
             return None
         seen = self._answers.total()
         durations = _Durations(self._order, seen, [seconds for _, seconds in flying])
-        if not waiting and not unopened:
+        if not waiting and not unopened and not depth:
             return durations.tail([seconds for _, seconds in flying])
         opened = max(1, self._opened.total())
         ratios = self._ratios(flying)
@@ -119,14 +126,16 @@ class Outlook:
         # Answers in flight are longer than the mean, since long ones are met there more often: theirs is the rest of what lasts so long.
         work = sum(durations.rest(seconds) for _, seconds in flying)
         work += sum(
-            durations.mean * ratios[source] * (count - self._ended[source] - in_flight[source] + unopened * count / opened)
+            durations.mean * ratios[source] * (count - self._ended[source] - in_flight[source] + (unopened + later) * count / opened)
             for source, count in self._opened.items()
         )
-        busy = min(slots, waiting + unopened + len(flying))
+        # Of a conversation one turn is in flight at a time: what comes later fills no slot of its own.
+        # At least one: between two turns of the last conversation nothing waits and nothing is in flight.
+        busy = max(1, min(slots, waiting + unopened + len(flying)))
         # Work still in the slots when the last request is sent: it ends while slots run dry, as long as the longest of them takes.
         residual = durations.square / (2.0 * durations.mean)
         longest = durations.longest_rest(busy)
-        full = max(0.0, work / busy - residual)
+        full = max(0.0, work / busy - residual, depth * durations.mean - residual)
         variation = max(0.0, durations.square / durations.mean**2 - 1.0)
         spread = Z * math.sqrt((variation + 0.1) / seen + DRIFT**2)
         doubt = Z * 0.25 * max(0.0, longest - residual)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from dflash_assets.generation.ahead import Ahead
 from dflash_assets.generation.content import ContentWatch
 from dflash_assets.generation.eta import Outlook
-from dflash_assets.generation.requests import OpenShard
+from dflash_assets.generation.requests import Ask, OpenShard
 from dflash_assets.rows import ANSWERED
 
 RATE_WINDOW = 120.0
@@ -46,7 +47,7 @@ class Progress:
         """Answers wanted; of replayed conversations as many as may still come."""
         self.conversations: Counter[str] = Counter()
         """Replayed conversations by the state they ended in."""
-        self._later = 0
+        self._ahead = Ahead()
         self.answers_done = self.answers_cached = self.shards_done = self.shards_failed = 0
         self.output_tokens = self.prompt_tokens = self.requests_sent = 0
         self.in_flight = self.slots = 0
@@ -75,22 +76,28 @@ class Progress:
         self.answers_done += answers
         self.answers_cached += answers
 
+    def committed(self, prompts: int, events: int, ends: Mapping[str, int]) -> None:
+        """A shard of so many prompts (and samples) was done before this run; of replayed conversations it has more events than those."""
+        self.prompts_total += events - prompts
+        self.cached(events)
+        self.conversations.update(ends)
+
     def replayed(self, shard: OpenShard) -> None:
         """A shard is opened: turns of its replayed conversations beyond the first join the total, as many as may still come."""
-        later = sum(ask.turns_left for ask in shard.missing)
-        self._later += later
-        self.prompts_total += later + sum(ask.turn > 0 for ask in shard.asks)
+        missing = shard.missing
+        self._ahead.opened(shard.asks, missing)
+        self.prompts_total += sum(ask.turns_left for ask in missing) + sum(ask.turn > 0 for ask in shard.asks)
         self.conversations.update(shard.ends.values())
 
-    def next_turn(self) -> None:
-        """A conversation goes on with a turn that was expected."""
-        self._later -= 1
+    def next_turn(self, ask: Ask) -> None:
+        """A conversation goes on after this ask with a turn that was expected."""
+        self._ahead.went_on(ask)
 
-    def conversation_ended(self, state: str, left_out: int) -> None:
-        """A replayed conversation has ended; `left_out` turns will not come."""
+    def conversation_ended(self, state: str, ask: Ask) -> None:
+        """A replayed conversation has ended with this ask; the turns it had left will not come."""
         self.conversations[state] += 1
-        self._later -= left_out
-        self.prompts_total -= left_out
+        self._ahead.ended(ask)
+        self.prompts_total -= ask.turns_left
 
     def opened(self, source: str) -> None:
         """A prompt of a shard just opened needs a request."""
@@ -137,14 +144,15 @@ class Progress:
         """`ramp` until the fleet was full and two answers came for each of its slots, `tail` when nothing waits any more, else `steady`."""
         if self.phase != "generating":
             return self.phase
-        if self.all_opened and self._opened - self._asked_done + self._later <= self.in_flight:
+        if self.all_opened and self._opened - self._asked_done <= self.in_flight:
             return "tail"
         return "steady" if self._full and self._asked_done >= RAMP_ROUNDS * self.slots else "ramp"
 
     def snapshot(self) -> dict[str, Any]:
         """What progress.json holds: counts, rates (a second), seconds left with a 90 % interval (null while nothing can be said).
 
-        `slot_utilisation` is the share of the servers' running slots that were busy, over the whole run; `idle_gpu_seconds` is
+        `prompts_total` are the answers that may come, `answers_left` those that are expected to: replayed conversations may stop before
+        their end. `slot_utilisation` is the share of the servers' running slots that were busy, over the whole run; `idle_gpu_seconds` is
         what the rest of them cost (null where the recipe names no GPUs).
         """
         self._integrate()
@@ -169,6 +177,7 @@ class Progress:
             "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "prompts_total": self.prompts_total,
             "prompts_done": self.answers_done,
+            "answers_left": round(float(self._answers_left()), 1),
             "cached": self.answers_cached,
             "failed": failed,
             "outcomes": dict(self.outcomes),
@@ -197,6 +206,20 @@ class Progress:
             **left,
         }
 
+    def _not_done(self, ahead: Ahead) -> tuple[int, int]:
+        """Prompts (turns, samples) that wait or are in flight, and prompts of shards that aren't opened yet."""
+        waiting = max(0, self._opened - self._asked_done)
+        return waiting, 0 if self.all_opened else max(0, self.prompts_total - self.answers_done - waiting - ahead.most)
+
+    def _answers_left(self) -> float:
+        ahead = self._ahead.copy()
+        waiting, unopened = self._not_done(ahead)
+        return (
+            min(self.prompts_total - self.answers_done, waiting + ahead.expected)
+            if self.all_opened
+            else (waiting + ahead.expected + unopened * ahead.answers_each)
+        )
+
     def _left(self, now: float) -> dict[str, float | None]:
         names = ("seconds_left", "seconds_left_lower", "seconds_left_upper")
         if self.answers_done >= self.prompts_total:
@@ -204,9 +227,16 @@ class Progress:
         if self.phase != "generating":
             return dict.fromkeys(names)
         flying = [(source, now - sent_at) for source, sent_at in self.flying()]
-        open_prompts = max(0, self._opened - self._asked_done)
-        unopened = 0 if self.all_opened else max(0, self.prompts_total - self.answers_done - open_prompts - self._later)
-        found = self.outlook.left(unopened + self._later, self.slots, flying, max(0, open_prompts - len(flying)))
+        ahead = self._ahead.copy()
+        open_prompts, unopened = self._not_done(ahead)
+        found = self.outlook.left(
+            unopened,
+            self.slots,
+            flying,
+            max(0, open_prompts - len(flying)),
+            later=ahead.expected + unopened * (ahead.answers_each - 1.0),
+            depth=ahead.depth,
+        )
         if found is None:
             return dict.fromkeys(names)
         return dict(zip(names, (round(found.seconds, 1), round(found.lower, 1), round(found.upper, 1)), strict=True))

@@ -141,7 +141,8 @@ class GenerationRun:
         shards = self._make_shards(journal)
         done, todo = pending(self._plans, shards, self._generation.store.entries())
         for outcome in done:
-            self.progress.cached(self._by_number[outcome.shard].rows * self._generation.samples)
+            prompts, facts = self._by_number[outcome.shard].rows * self._generation.samples, outcome.facts
+            self.progress.committed(prompts, facts["events"], facts.get("conversations", {}))
             self._report(outcome)
         if not todo:
             return

@@ -227,10 +227,10 @@ class Window:
         while True:
             following = await loop.run_in_executor(None, shard.advance, ask)
             if following is None:
-                self._progress.conversation_ended(shard.ends[ask.event_id], ask.turns_left)
+                self._progress.conversation_ended(shard.ends[ask.event_id], ask)
                 self._one_less(shard)
                 return
-            self._progress.next_turn()
+            self._progress.next_turn(ask)
             job = self._jobs.get(following.key)
             if job is None:
                 self._take_known(shard, [following])

@@ -20,6 +20,8 @@ from dflash_assets.resources.store import DirectoryStore
 from tests.support.engines import ScriptedEngine
 from tests.support.generation import make_run, run_all, write_shards
 
+ANSWERS, SNAPSHOTS = 20_000, 100
+
 
 @pytest.fixture
 def eager_threads() -> Iterator[None]:
@@ -38,9 +40,10 @@ def test_a_snapshot_is_whole_while_another_thread_counts() -> None:
     counted = threading.Event()
 
     def count() -> None:
-        number = 0
-        while not counted.is_set():
-            number += 1
+        # So many that the counting outlasts no test: a snapshot looks at every answer of the last minute.
+        for number in range(1, ANSWERS + 1):
+            if counted.is_set():
+                return
             # New sources and outcomes all the while: the tables grow, not only the figures in them.
             source = f"source {number // 7}" if number < 7 * 1000 else "last"
             progress.opened(source)
@@ -51,7 +54,7 @@ def test_a_snapshot_is_whole_while_another_thread_counts() -> None:
     counting = threading.Thread(target=count)
     counting.start()
     try:
-        for _ in range(300):
+        for _ in range(SNAPSHOTS):
             shot = progress.snapshot()
             assert shot["prompts_total"] == 10**9
             progress.flying = lambda: [("last", 0.0)] if progress.outlook.mean_tokens().get("last") else []
@@ -70,14 +73,16 @@ def test_the_time_left_is_found_while_durations_come_in() -> None:
     counted = threading.Event()
 
     def count() -> None:
-        while not counted.is_set():
+        for _ in range(ANSWERS):
+            if counted.is_set():
+                return
             progress.opened("a")
             progress.answered("ok", "server", 100, 10, source="a", seconds=2.0)
 
     counting = threading.Thread(target=count)
     counting.start()
     try:
-        for _ in range(300):
+        for _ in range(SNAPSHOTS):
             progress.snapshot()
         assert len(progress.outlook._order) <= SAMPLE
     finally:
@@ -99,7 +104,7 @@ class Unwritable(DirectoryStore):
 @pytest.fixture
 def unwritable(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Unwritable:
     monkeypatch.setattr("dflash_assets.generation.run.PROGRESS_SECONDS", 0.01)
-    return Unwritable(store.root, "test")
+    return Unwritable(Path(store.root), "test")
 
 
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), ValueError("a defect in the figures")])
