@@ -8,7 +8,8 @@ Shards of two prompts, answered by a simulated server without delay, so that wha
 commit and its events, with Dagster's SQLite on the disk of the folder (a temporary one in the working directory by default). A
 *range run* is one process over all shards; in a *backfill* the daemon launches one run for the completions and, behind it, runs of
 verdicts. The slope between the two sizes is the cost of a shard; what is left at none is fixed: processes that start, a daemon that looks
-every half minute. A page is what the asset page asks for: every shard's name and state.
+every half minute. A page is what the asset page asks for: every shard's name and state. CPU: seconds of the process itself, for a machine that
+does other work.
 
 The last line is JSON: value is the slope of the range run of `completions`; `baseline` is null, there is no peer.
 """
@@ -56,9 +57,9 @@ quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 steps = {"blend": [*keys.sources, keys.blend], "prompts_shard": [keys.prompts_shard], "completions": [keys.completions], "verdicts": [keys.verdicts]}
 with instance() as dagster:
     for name, selection in steps.items():
-        began = time.monotonic()
+        began, cpu = time.monotonic(), time.process_time()
         job.execute_in_process(instance=dagster, asset_selection=selection, tags={} if name == "blend" else ranged, run_config=quiet)
-        took[name] = time.monotonic() - began
+        took[name], took[f"{name} CPU"] = time.monotonic() - began, time.process_time() - cpu
         print(f"{len(shards):>7,} shards  {name:<14}{took[name]:>8.1f} s", flush=True)
 print(json.dumps(took))
 """

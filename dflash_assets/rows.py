@@ -168,6 +168,11 @@ LEDGER = pa.schema(
         _field("state", pa.string(), "kept, dropped or failed: exactly one for each source row"),
         _field("stage", pa.string(), "stage that decided: sources, blend, completions, verdicts or training_set"),
         _field("reason", pa.string(), "reason code; `train` or `eval` for kept rows"),
-        _field("detail", pa.string(), "more about the reason", nullable=True),
+        _field(
+            "detail",
+            pa.string(),
+            "more about the reason; of a replayed conversation also the turn it reached and how it ended",
+            nullable=True,
+        ),
     ]
 )

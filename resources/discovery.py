@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dflash_assets.resources.engines.base import Engine
 
+LOOK_UP_SECONDS = 15.0
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Name and port to base URLs. Raises OSError when the name can't be looked up, or has no address."""
 
@@ -35,6 +36,30 @@ async def by_system(dns: str, port: int) -> list[str]:
     return [f"http://{address}:{port}" for address in four] or [f"http://[{address}]:{port}" for address in six]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one name came to: base URLs, or why there are none."""
+
+    name: Name
+    urls: tuple[str, ...]
+    problem: str | None = None
+
+
+async def look_up(names: Sequence[Name], *, resolve: Resolve = by_system, seconds: float = LOOK_UP_SECONDS) -> list[Found]:
+    """All names once, at the same time: for who wants to know before a run."""
+
+    async def one(name: Name) -> Found:
+        try:
+            async with asyncio.timeout(seconds):
+                return Found(name, tuple(await resolve(name.dns, name.port)))
+        except TimeoutError:  # one of OSError's, so it stands first
+            return Found(name, (), f"no answer from the resolver in {seconds:.0f} s")
+        except OSError as error:
+            return Found(name, (), f"can't be looked up: {error.strerror or error}")
+
+    return await asyncio.gather(*map(one, names))
+
+
 class Discovery:
     """The servers behind some names. `limit`: requests in flight at most for each (None: its own count)."""
 
@@ -46,6 +71,11 @@ class Discovery:
         self._last: dict[Name, frozenset[str]] = {}
         self.problem: str | None = None
         """Why the last lookup found nothing, None when it did."""
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """The names that are looked up."""
+        return self._names
 
     @property
     def every_seconds(self) -> float:

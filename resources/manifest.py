@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+
+from dflash_assets.resources.manifest_lines import EntryLines, split
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -81,13 +83,29 @@ class Manifest:
     fences: dict[str, int] = field(default_factory=dict)
 
 
-def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
-    """Read a manifest. Raises StoreFault for what is no manifest, another format, or another recipe's."""
+def entry_lines() -> EntryLines[Entry]:
+    """Memory for who reads or replaces one manifest often."""
+    return EntryLines(_fit_entry)
+
+
+def _fit_entry(name: str, data: Mapping[str, Any]) -> Entry:
+    """Files the manifest names are read, and moved away when they are damaged: whoever can write a bucket must not reach outside it."""
+    entry = Entry.of(data)
+    if outside := entry.paths_outside():
+        raise StoreFault(f"entry {name!r} names {outside[0]!r}, which is no path within a store; restore the manifest from a copy")
+    return entry
+
+
+def parse_manifest(data: bytes, where: str, owner: Owner, lines: EntryLines[Entry] | None = None) -> Manifest:
+    """Read a manifest. Raises StoreFault for what is no manifest, another format, or another recipe's.
+
+    `lines` remembers what the last one held, so that a changed one costs its changes.
+    """
     try:
-        found = orjson.loads(data)
+        found, block = split(data)
     except orjson.JSONDecodeError as error:
         raise StoreFault(f"{where}: not JSON ({error}); restore it from a copy or start with another `store:`") from error
-    if not isinstance(found, dict) or found.get("format") not in READ:
+    if not isinstance(found, dict) or found.get("format") not in READ or not isinstance(found.get("entries"), dict):
         raise StoreFault(f"{where}: {_other_format(found.get('format') if isinstance(found, dict) else None)}")
     place = where.removesuffix(MANIFEST).rstrip("/")
     if found.get("recipe") != owner.recipe:
@@ -99,13 +117,12 @@ def parse_manifest(data: bytes, where: str, owner: Owner) -> Manifest:
                 f"{place} was made for {name} {value!r}, the recipe now says {now!r}; two runs in one store would throw away each "
                 "other's answers. Give the changed recipe a `store:` of its own, or change it back"
             )
-    entries = {name: Entry.of(entry) for name, entry in found["entries"].items()}
-    # Files the manifest names are read, and moved away when they are damaged: whoever can write a bucket must not reach outside it.
-    for name, entry in entries.items():
-        if outside := entry.paths_outside():
-            raise StoreFault(
-                f"{where}: entry {name!r} names {outside[0]!r}, which is no path within a store; restore the manifest from a copy"
-            )
+    try:
+        entries = (lines or entry_lines()).parse(block)
+    except StoreFault as fault:
+        raise StoreFault(f"{where}: {fault}") from None
+    except orjson.JSONDecodeError as error:
+        raise StoreFault(f"{where}: not JSON ({error}); restore it from a copy or start with another `store:`") from error
     return Manifest(entries, int(found.get("epoch", 0)), dict(found.get("etags", {})), dict(found.get("fences", {})))
 
 
@@ -119,19 +136,17 @@ def _other_format(version: object) -> str:
     return f"store format {version!r}, this version reads {FORMAT}; it is no manifest of a store: restore it from a copy or start with another `store:`"
 
 
-def dump_manifest(manifest: Manifest, owner: Owner) -> bytes:
-    """JSON text of a manifest; equal manifests give equal bytes."""
-    value: dict[str, Any] = {"format": FORMAT, "recipe": owner.recipe}
+def dump_manifest(manifest: Manifest, owner: Owner, lines: EntryLines[Entry] | None = None) -> bytes:
+    """JSON text of a manifest, a line an entry; equal manifests give equal bytes. `lines` remembers the text of entries for the next."""
+    head: dict[str, Any] = {"format": FORMAT, "recipe": owner.recipe}
     if owner.made_for:
-        value["made_for"] = dict(sorted(owner.made_for.items()))
+        head["made_for"] = dict(sorted(owner.made_for.items()))
     if manifest.epoch:
-        value["epoch"] = manifest.epoch
+        head["epoch"] = manifest.epoch
     if manifest.fences:
-        value["fences"] = dict(sorted(manifest.fences.items()))
-    value["entries"] = {name: asdict(entry) for name, entry in sorted(manifest.entries.items())}
-    if manifest.etags:
-        value["etags"] = dict(sorted(manifest.etags.items()))
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2)
+        head["fences"] = dict(sorted(manifest.fences.items()))
+    etags = b',\n"etags":' + orjson.dumps(dict(sorted(manifest.etags.items()))) if manifest.etags else b""
+    return orjson.dumps(head)[:-1] + b"," + (lines or entry_lines()).dump(manifest.entries) + etags + b"}\n"
 
 
 def changed(entries: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> dict[str, Entry]:

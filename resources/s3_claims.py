@@ -1,4 +1,4 @@
-"""What this working copy may write in a bucket: the whole store, or shards that no other host writes at the same time.
+"""What this working copy may write in a bucket: the whole store, or entries of shards that no other host writes at the same time.
 
 Here: claiming, widening, losing and giving back a scope. Not here: one lease (`s3_lease.py`), what a scope is (`store_scope.py`),
 the fences in the manifest (`s3_remote.py`).

@@ -18,7 +18,17 @@ from pathlib import Path
 import orjson
 
 from dflash_assets.resources.durable import write_text
-from dflash_assets.resources.manifest import MANIFEST, Entry, Manifest, Owner, StoredFile, dump_manifest, joined, parse_manifest
+from dflash_assets.resources.manifest import (
+    MANIFEST,
+    Entry,
+    Manifest,
+    Owner,
+    StoredFile,
+    dump_manifest,
+    entry_lines,
+    joined,
+    parse_manifest,
+)
 from dflash_assets.resources.s3_bucket import Bucket
 from dflash_assets.resources.s3_claims import Claims
 from dflash_assets.resources.s3_client import S3Fault
@@ -38,6 +48,7 @@ class Remote:
         self._path = local.work / "remote.json"
         self._stamp: tuple[int, int] | None = None
         self._manifest = Manifest({})
+        self._lines = entry_lines()
         self._guard = threading.Lock()
 
     @property
@@ -50,7 +61,7 @@ class Remote:
                 return self._manifest
             if self._stamp != (stat.st_mtime_ns, stat.st_ino):
                 self._stamp = (stat.st_mtime_ns, stat.st_ino)
-                self._manifest = parse_manifest(self._path.read_bytes(), str(self._path), self._owner)
+                self._manifest = parse_manifest(self._path.read_bytes(), str(self._path), self._owner, self._lines)
             return self._manifest
 
     @property
@@ -60,14 +71,14 @@ class Remote:
 
     def remember(self, manifest: Manifest) -> None:
         """Keep a version that is in the bucket."""
-        write_text(self._path, dump_manifest(manifest, self._owner).decode())
+        write_text(self._path, dump_manifest(manifest, self._owner, self._lines).decode())
 
     def read(self) -> tuple[Manifest, str | None]:
         """The bucket's manifest now and its ETag; an empty one when there is none."""
         found = self._bucket.get_bytes(MANIFEST)
         if found is None:
             return Manifest({}), None
-        return parse_manifest(found[0], self._bucket.url(MANIFEST), self._owner), found[1].etag
+        return parse_manifest(found[0], self._bucket.url(MANIFEST), self._owner, self._lines), found[1].etag
 
     def pull(self) -> Manifest:
         """Read the bucket's manifest and join it with what this machine has not uploaded yet."""
@@ -106,7 +117,7 @@ class Remote:
             named = {file.path for entry in entries.values() for file in entry.files}
             known = {path: tag for path, tag in {**now.etags, **etags}.items() if path in named}
             fresh = Manifest(entries, epoch if scope == WHOLE else now.epoch, known, fenced(now, scope, epoch))
-            data = dump_manifest(fresh, self._owner)
+            data = dump_manifest(fresh, self._owner, self._lines)
             try:
                 self._bucket.put_bytes(MANIFEST, data, if_etag=etag, if_absent=etag is None)
             except S3Fault as fault:

@@ -28,11 +28,15 @@ from dflash_assets.resources.s3_remote import Remote, add_tie
 from dflash_assets.resources.s3_upload import Uploader
 from dflash_assets.resources.store_lock import describe_me, held_by, is_locked, run_lock
 from dflash_assets.resources.store_protocol import StoreOptions, StoreState
-from dflash_assets.resources.store_scope import WHOLE, Scope
+from dflash_assets.resources.store_scope import STAGES, WHOLE, Scope
 from dflash_assets.resources.working_copy import RESERVE_BYTES, WorkingCopy, files_of
 
 log = logging.getLogger(__name__)
 TEXT_SECONDS = 5.0
+LOOK_SECONDS = 20.0
+"""Age at which what was seen of the bucket's manifest is looked at anew, by a process that doesn't write there itself."""
+SHOWN_SECONDS = 60.0
+"""How long `shown` waits for an upload."""
 HOSTS = "hosts"
 """Folder of texts written by hosts that hold a part of the store."""
 _shared: dict[tuple[str, str], S3Store] = {}
@@ -74,6 +78,8 @@ class S3Store:
         self._uploader.on_up = lambda: self._local.trim(self._remote.manifest.etags)
         self._guard = threading.RLock()
         self._pulled = False
+        self._looked = 0.0
+        self._patience = SHOWN_SECONDS
         self._texts: dict[str, float] = {}
 
     # -- the Store protocol --------------------------------------------------------------------------------------------
@@ -141,8 +147,8 @@ class S3Store:
         self._uploader.wake()
 
     @contextmanager
-    def lock(self, shards: Iterable[int] | None = None) -> Generator[None]:
-        scope = WHOLE if shards is None else Scope(frozenset(shards))
+    def lock(self, shards: Iterable[int] | None = None, stages: Iterable[str] = STAGES) -> Generator[None]:
+        scope = WHOLE if shards is None else Scope.shards(shards, stages)
         with run_lock(self.work, self.root, lambda: self._entered(scope)):
             if not self._uploader.wanted.covers(scope):  # taken again within this process, for more
                 self._entered(self._uploader.wanted | scope)
@@ -150,7 +156,7 @@ class S3Store:
 
     def _text_path(self, path: str) -> str:
         """Texts of a host that holds a part only are its own: two hosts never write one key."""
-        part = self._uploader.wanted.shards is not None and self._claims.scope != WHOLE and bool(self._uploader.wanted)
+        part = self._uploader.wanted.parts is not None and self._claims.scope != WHOLE and bool(self._uploader.wanted)
         return f"{HOSTS}/{self._local.id}/{path}" if part else path
 
     def room(self) -> str | None:
@@ -172,6 +178,16 @@ class S3Store:
     def settle(self) -> None:
         self._uploader.settle()
 
+    def shown(self, names: Iterable[str]) -> bool:
+        wanted, until = set(names), time.monotonic() + self._patience
+        while waits := bool(wanted & self._uploader.pending().names):
+            if time.monotonic() >= until or self._claims.lost is not None:
+                break
+            time.sleep(0.2)
+        # A bucket that is out of reach is waited for once, not shard by shard.
+        self._patience = 0.0 if waits else SHOWN_SECONDS
+        return not waits
+
     def state(self) -> StoreState:
         files = {file.path: file.bytes for entry in self.entries().values() for file in entry.files}
         left = self._uploader.pending().files(self._remote.manifest)
@@ -191,16 +207,17 @@ class S3Store:
     # -- beginning -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Join the bucket's manifest once a process. A bucket out of reach stops only who has never seen it."""
+        """Join the bucket's manifest, and again now and then: a daemon outlives many runs of other hosts. Who writes sees the others'
+        entries whenever it adds its own. A bucket out of reach stops only who has never seen it."""
         with self._guard:
-            if self._pulled:
+            if self._pulled and (self._claims.epoch or time.monotonic() - self._looked < LOOK_SECONDS):
                 return
             try:
                 self._remote.pull()
             except S3Fault:
                 if not self._remote.known:
                     raise
-            self._pulled = True
+            self._pulled, self._looked = True, time.monotonic()
 
     def _entered(self, scope: Scope) -> None:
         """The run begins: nobody else may write, the bucket's state is this machine's, damage is found before it costs."""

@@ -32,12 +32,14 @@ from dflash_assets.resources.manifest import (
     StoreFault,
     changed,
     dump_manifest,
+    entry_lines,
     folder_of,
     parse_manifest,
     plain_path,
 )
 from dflash_assets.resources.store_lock import held_by, is_locked, run_lock
 from dflash_assets.resources.store_protocol import Store, StoreOptions, StoreState
+from dflash_assets.resources.store_scope import STAGES
 
 __all__ = ["DirectoryStore", "Entry", "Owner", "Store", "StoreFault", "StoreOptions", "StoreState", "StoredFile", "open_store"]
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class DirectoryStore:
         self._root = root.absolute()
         self._owner = Owner(recipe) if isinstance(recipe, str) else recipe
         self._cache: tuple[tuple[int, int, int], dict[str, Entry]] | None = None
+        self._lines = entry_lines()
         try:
             self.work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -118,7 +121,7 @@ class DirectoryStore:
             return {}
         # Thousands of reads a run cost nothing.
         if self._cache is None or self._cache[0] != stamp:
-            self._cache = (stamp, parse_manifest(path.read_bytes(), str(path), self._owner).entries)
+            self._cache = (stamp, parse_manifest(path.read_bytes(), str(path), self._owner, self._lines).entries)
         return dict(self._cache[1])
 
     def stamp(self) -> tuple[int, int, int] | None:
@@ -140,7 +143,11 @@ class DirectoryStore:
 
     def replace(self, entries: Mapping[str, Entry]) -> None:
         """Write the manifest. The caller holds `manifest_lock`."""
-        write_text(self._root / MANIFEST, dump_manifest(Manifest(dict(entries)), self._owner).decode())
+        entries = dict(entries)
+        write_text(self._root / MANIFEST, dump_manifest(Manifest(entries), self._owner, self._lines).decode())
+        # Nobody else replaces it meanwhile: what was written needn't be read.
+        stamp = self.stamp()
+        self._cache = None if stamp is None else (stamp, entries)
 
     def _link(self, entries: Iterable[Entry]) -> None:
         """`training_set` shows the current `training_set.<digest>`: for people, nothing in the product goes through it."""
@@ -154,7 +161,7 @@ class DirectoryStore:
             fresh.replace(link)
 
     @contextmanager
-    def lock(self, shards: Iterable[int] | None = None) -> Generator[None]:
+    def lock(self, shards: Iterable[int] | None = None, stages: Iterable[str] = STAGES) -> Generator[None]:
         with run_lock(self.work, self.root, self._entered):
             yield
 
@@ -193,6 +200,9 @@ class DirectoryStore:
 
     def room(self) -> str | None:
         return None
+
+    def shown(self, names: Iterable[str]) -> bool:
+        return True
 
     def settle(self) -> None:
         return None

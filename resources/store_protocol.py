@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dflash_assets.resources.manifest import Entry, StoredFile
+from dflash_assets.resources.store_scope import STAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,11 @@ class Store(Protocol):
         """Replace (or with None remove) entries, all at once. Returns when they survive a crash of this machine."""
         ...
 
-    def lock(self, shards: Iterable[int] | None = None) -> AbstractContextManager[None]:
+    def lock(self, shards: Iterable[int] | None = None, stages: Iterable[str] = STAGES) -> AbstractContextManager[None]:
         """This process is the only run, or a StoreFault that names who is. May be taken again within the process.
 
-        With `shards` only these are written, and hosts with other shards may write at the same time where the store can do that: a
-        bucket, with a working copy a host. A folder has one run at a time.
+        With `shards` only these stages' entries of these shards are written, and hosts with other shards or other stages may write at
+        the same time where the store can do that: a bucket, with a working copy a host. A folder has one run at a time.
 
         Whoever takes it first looks whether the named files are there, and lets go of entries whose files aren't.
         """
@@ -99,6 +100,10 @@ class Store(Protocol):
 
     def room(self) -> str | None:
         """Why no more work may be taken on at the moment, None when it may. Raises StoreFault when it never may again."""
+        ...
+
+    def shown(self, names: Iterable[str]) -> bool:
+        """Wait, for a minute at most, until other hosts see these committed entries. Whether they do."""
         ...
 
     def settle(self) -> None:

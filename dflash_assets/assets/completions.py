@@ -15,6 +15,7 @@ from dflash_assets.assets.common import Plan, counts_table, expected_errors, tab
 from dflash_assets.assets.events import ShardCheck, ShardEvent, shard_events
 from dflash_assets.assets.keys import COMPLETIONS, shard_number
 from dflash_assets.recipe.fingerprint import completions_fingerprint
+from dflash_assets.replay.ends import COMPLETE
 from dflash_assets.resources.fleet import Fleet
 from dflash_assets.resources.store_resource import StoreResource
 from dflash_assets.rows import ANSWERED, COMPLETION
@@ -130,9 +131,12 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
                     "truncated_share": facts["truncated_share"],
                     "failed": failed,
                     "resampled": facts["resampled"],
+                    **_conversations(facts),
                     **_progress(run.progress.snapshot()),
                 }
                 if outcome.entry is not None:
+                    # The event launches verdicts, on a cluster in another pod.
+                    workspace.store.shown([f"completions/{partition}"])
                     metadata["path"] = dg.MetadataValue.path(workspace.store.url(outcome.entry.files[0].path))
                 yield ShardEvent(
                     partition,
@@ -149,6 +153,13 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
     return completions
 
 
+def _conversations(facts: dict[str, Any]) -> dict[str, int]:
+    """Replayed conversations of a shard that went to their end, and those that stopped before; nothing where none is replayed."""
+    ends: dict[str, int] = facts.get("conversations", {})
+    complete = ends.get(COMPLETE, 0)
+    return {"conversations_complete": complete, "conversations_stopped": sum(ends.values()) - complete} if ends else {}
+
+
 def _progress(snapshot: dict[str, Any]) -> dict[str, Any]:
     """The run's own figures when the shard became durable, as numbers, so that the webserver plots them over the shards."""
     names = ("tokens_per_second", "answers_per_second", "in_flight", "slot_utilisation", "idle_gpu_seconds", "seconds_left")
@@ -156,5 +167,5 @@ def _progress(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def store_lock(workspace: Workspace, shards: Sequence[int]) -> AbstractContextManager[None]:
-    """One generation run a shard (in a folder: a store): a second one is refused by name."""
-    return workspace.store.lock(shards)
+    """One generation run a shard (in a folder: a store): a second one is refused by name. Other hosts may validate the same shards."""
+    return workspace.store.lock(shards, [COMPLETIONS])

@@ -25,8 +25,12 @@ def content_rules(workspace: Workspace) -> ContentRules:
     context = ValidationContext.of(recipe.target_model.family, tokenizer_of(recipe.target_model, workspace.base_dir))
 
     def check(completions: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]]) -> list[Checked]:
-        table = pa.Table.from_pylist([dict(row) for row in completions], schema=COMPLETION)
-        events = events_of(table, pa.Table.from_pylist([dict(row) for row in prompts], schema=SHARD_PROMPT), context)
+        # Each answer has the prompt row at its own place: turns of one conversation share an id, but not what they were asked with.
+        answers, asked = (
+            pa.Table.from_pylist([{**row, "prompt_id": str(place)} for place, row in enumerate(rows)], schema=schema)
+            for rows, schema in ((completions, COMPLETION), (prompts, SHARD_PROMPT))
+        )
+        events = events_of(answers, asked, context)
         found: list[Checked] = []
         for event in events:
             results = [(rule.name, rule(event, context)) for rule in hard]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dflash_assets.assets.replay import replay_of
 from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.tables import canonical_json
@@ -30,6 +31,7 @@ def export_context(workspace: Workspace) -> ExportContext:
         name=recipe.name,
         shards=[shard_files(workspace, number) for number, _ in shards],
         splitter=splitter,
+        replay=replay_of(workspace),
         decode=tokenizer.decode,
         encode=tokenizer.encode_lists,
         description=recipe.description,

@@ -23,6 +23,7 @@ import dagster as dg
 
 from dflash_assets.assets.build import build_definitions
 from dflash_assets.assets.keys import Keys, partition_keys, shard_number
+from dflash_assets.assets.orphans import end_orphans
 from dflash_assets.assets.verdicts import SHARDS_PER_RUN
 from dflash_assets.errors import AssetsError
 from dflash_assets.generation.run import end_running
@@ -32,6 +33,14 @@ from dflash_assets.tables import write_text
 
 DAGSTER_YAML = """\
 # Written by dflash-assets; yours to change.
+storage:
+  # Dagster's SQLite files, written without a wait for the disk at every event. PostgreSQL: docs/webserver.md.
+  custom:
+    module: dflash_assets.assets.records
+    class: SteadySqliteStorage
+    config:
+      base_dir:
+        env: DAGSTER_HOME
 telemetry:
   enabled: false
 python_logs:
@@ -128,6 +137,7 @@ class HeadlessRun:
         Raises RunFailed when a stage fails whose result the next one needs, or at the end when any failed.
         """
         keys, shards = self._keys, tuple(partition_keys(self.recipe))
+        end_orphans(self._instance)
         self.blend(before, after)
         self._do(Stage("prompts by shard", (keys.prompts_shard,), shards), before, after, needed=True)
         if pilot is not None:

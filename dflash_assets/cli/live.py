@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from dflash_assets.assets.headless import Stage, StageResult
-from dflash_assets.cli.progress_view import said
+from dflash_assets.cli.progress_view import said, wanted
 from dflash_assets.resources.store import Store
 
 REFRESH_SECONDS = 0.5
@@ -78,10 +78,9 @@ class Live:
         while not self._done.wait(REFRESH_SECONDS):
             found = self._read()
             if found is not None:
-                count = f"{found['prompts_done']:,}/{found['prompts_total']:,}"
-                self._progress.update(
-                    task, total=found["prompts_total"], completed=found["prompts_done"], said=f"{count}  {found['phase']}  {said(found)}"
-                )
+                total = wanted(found)
+                count = f"{found['prompts_done']:,}/{total:,}"
+                self._progress.update(task, total=total, completed=found["prompts_done"], said=f"{count}  {found['phase']}  {said(found)}")
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -19,10 +19,28 @@ from rich.panel import Panel
 from rich.text import Text
 
 from dflash_assets.errors import RecipeError
+from dflash_assets.replay.ends import COMPLETE, STOPPED, STOPS
+from dflash_assets.replay.turns import recorded_until
 from dflash_assets.rows import OUTCOMES
 from dflash_assets.workspace import Workspace
 
 SHOWN_CHARS = 1500
+_COLUMNS = [
+    "event_id",
+    "prompt_id",
+    "turn",
+    "sample",
+    "supersedes",
+    "source",
+    "text",
+    "outcome",
+    "detail",
+    "conversation_end",
+    "finish_reason",
+    "attempts",
+    "seconds",
+    "output_ids",
+]
 
 
 def peek(
@@ -31,6 +49,9 @@ def peek(
     tools: Annotated[bool | None, typer.Option("--tools/--no-tools", help="Only prompts with, or without, tools.")] = None,
     outcome: Annotated[str | None, typer.Option(help="Only answers with this outcome, e.g. ok, length, timed_out.")] = None,
     rule: Annotated[str | None, typer.Option(help="Only answers that fail this rule, with the reason.")] = None,
+    end: Annotated[
+        str | None, typer.Option(help="Only last answers of replayed conversations that ended so, e.g. complete, call_mismatch.")
+    ] = None,
     rejected: Annotated[str | None, typer.Option(help="Instead of answers: source rows dropped for this reason (`all` for any).")] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="Rows to show.")] = 3,
     seed: Annotated[int, typer.Option(help="Another seed shows other rows.")] = 0,
@@ -52,8 +73,10 @@ def peek(
         raise RecipeError(f"no outcome {outcome!r}", todo=f"outcomes: {', '.join(OUTCOMES)}")
     if rule is not None:
         _must_be_a_rule(workspace, rule)
+    if end is not None and end.removeprefix(STOPPED) not in (COMPLETE, *STOPS):
+        raise RecipeError(f"no conversation ends {end!r}", todo=f"ends: {', '.join((COMPLETE, *STOPS))}")
     counts: Counter[str] = Counter()
-    found = _rejected(workspace, source, rejected, counts) if rejected else _answers(workspace, source, tools, outcome, rule, counts)
+    found = _rejected(workspace, source, rejected, counts) if rejected else _answers(workspace, source, tools, outcome, rule, end, counts)
     drawn, seen = _draw(found, count, random.Random(seed))
     for row in drawn:
         console.print(_rejected_panel(row) if rejected else _answer_panel(row, full))
@@ -88,7 +111,13 @@ def _draw(rows: Iterator[dict[str, Any]], count: int, rng: random.Random) -> tup
 
 
 def _answers(
-    workspace: Workspace, source: str | None, tools: bool | None, outcome: str | None, rule: str | None, counts: Counter[str]
+    workspace: Workspace,
+    source: str | None,
+    tools: bool | None,
+    outcome: str | None,
+    rule: str | None,
+    end: str | None,
+    counts: Counter[str],
 ) -> Iterator[dict[str, Any]]:
     """Answers that match; `counts` gets the outcomes of all of the source."""
     entries = workspace.store.entries()
@@ -104,8 +133,10 @@ def _answers(
             for verdict in pq.read_table(workspace.path(verdicts_entry), filters=[("passed", "==", False)]).to_pylist():
                 failed.setdefault(verdict["event_id"], []).append(verdict)
         prompts = {row["prompt_id"]: row for row in pq.read_table(workspace.path(prompts_entry)).drop(["prompt_ids"]).to_pylist()}
-        columns = ["event_id", "prompt_id", "source", "text", "outcome", "detail", "finish_reason", "attempts", "seconds", "output_ids"]
-        for row in pq.read_table(workspace.path(entry), columns=columns).to_pylist():
+        with pq.ParquetFile(workspace.path(entry), pre_buffer=False) as file:  # which passes over columns that older versions didn't have
+            rows = file.read(columns=_COLUMNS).to_pylist()
+        own = _own_answers(rows)
+        for row in rows:
             prompt = prompts.get(row["prompt_id"])
             verdicts = failed.get(row["event_id"], [])
             if source is not None and row["source"] != source:
@@ -115,9 +146,20 @@ def _answers(
                 continue
             if tools is not None and (prompt is None or (prompt["tools_json"] is not None) != tools):
                 continue
+            if end is not None and (row.get("conversation_end") or "").removeprefix(STOPPED) != end.removeprefix(STOPPED):
+                continue
             if rule is not None and all(verdict["rule"] != rule for verdict in verdicts):
                 continue
-            yield {**row, "shard": shard, "prompt": prompt, "failed": verdicts}
+            yield {**row, "shard": shard, "prompt": prompt, "failed": verdicts, "own": own}
+
+
+def _own_answers(rows: list[dict[str, Any]]) -> dict[tuple[str, int, int], str]:
+    """Answers of a shard's replayed conversations by (prompt, sample, turn): what later turns were asked with. A superseded answer has
+    no later turns any more."""
+    superseded = {row["supersedes"] for row in rows}
+    return {
+        (row["prompt_id"], row["sample"], row["turn"]): row["text"] for row in rows if row["event_id"] not in superseded and row["text"]
+    }
 
 
 def _rejected(workspace: Workspace, source: str | None, reason: str, counts: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -145,9 +187,9 @@ def _rejected_panel(row: dict[str, Any]) -> Panel:
 def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
     prompt = row["prompt"]
     body = Text()
-    for message in orjson.loads(prompt["messages_json"]) if prompt else []:
-        body.append(f"{message['role']}: ", style="bold")
-        body.append(_cut(_said(message), full) + "\n")
+    for role, text in _asked(row) if prompt else ():
+        body.append(f"{role}: ", style="bold")
+        body.append(_cut(text, full) + "\n")
     if prompt and prompt["tools_json"]:
         names = ", ".join(tool["function"]["name"] for tool in orjson.loads(prompt["tools_json"]))
         body.append(f"tools: {names}\n", style="dim")
@@ -156,7 +198,9 @@ def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
     for verdict in row["failed"]:
         colour = "red" if verdict["severity"] == "hard" else "yellow"
         body.append(f"\n{verdict['severity']} rule {verdict['rule']}: {verdict['reason']} {verdict['detail'] or ''}", style=colour)
-    title = Text(f"{row['source']} · {row['shard']} · {row['event_id']}")
+    if row.get("conversation_end"):
+        body.append(f"\nthe conversation ends here: {row['conversation_end']}", style="cyan")
+    title = Text(f"{row['source']} · {row['shard']} · {row['event_id']}{_place(row)}")
     return Panel(
         body,
         title=title,
@@ -164,6 +208,28 @@ def _answer_panel(row: dict[str, Any], full: bool) -> Panel:
         subtitle_align="left",
         subtitle=f"{row['outcome']}, {len(row['output_ids'])} tokens, {row['seconds']:.1f} s",
     )
+
+
+def _place(row: dict[str, Any]) -> str:
+    """Which turn of how many, where a conversation is replayed; which sample, where there are several."""
+    turns = row["prompt"].get("replayed_turns") if row["prompt"] else None
+    sample = f" · sample {row['sample']}" if row["sample"] else ""
+    return (f" · turn {row['turn'] + 1} of {turns}" if turns else "") + sample
+
+
+def _asked(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(role, text) of what was asked; in a replayed conversation the model's own answers stand where the recording has others."""
+    messages = orjson.loads(row["prompt"]["messages_json"])
+    if row["prompt"].get("replayed_turns") is None:
+        yield from ((message["role"], _said(message)) for message in messages)
+        return
+    turn = 0
+    for message in recorded_until(messages, row["turn"]):
+        if message["role"] == "assistant":
+            yield f"answer to turn {turn + 1}", row["own"].get((row["prompt_id"], row["sample"], turn), "(not kept)")
+            turn += 1
+        else:
+            yield message["role"], _said(message)
 
 
 def _said(message: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ Here: options, and opening what is there without making anything. Not here: the 
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,9 @@ import orjson
 import typer
 from rich.console import Console
 
+from dflash_assets.recipe.generation import SglangEngine
 from dflash_assets.recipe.recipe import Recipe
+from dflash_assets.resources.discovery import Found, Name, look_up
 
 PROBLEMS_EXIT_CODE = 2
 
@@ -40,9 +43,9 @@ def plan(
     """Say what a recipe will take: prompts of each source, shards, tokens, disk, hours and cost; and what it still lacks.
 
     Nothing is read but the recipe and, once there is one, its store: then accepted prompts and the blend are known, and after
-    some finished shards the answers' lengths by source and the speed are measured instead of assumed. Every number that
-    rests on an assumption says so. `8 GPUs at 1,236 tok/s each` is `--tokens-per-second 9900`. Ends with code 2 and a
-    list when something is missing in the recipe.
+    some finished shards the answers' lengths by source and the speed are measured instead of assumed. DNS names of servers are
+    looked up, no server is asked. Every number that rests on an assumption says so. `8 GPUs at 1,236 tok/s each` is
+    `--tokens-per-second 9900`. Ends with code 2 and a list when something is missing in the recipe.
     """
     from dflash_assets.assets.wiring import check_names
     from dflash_assets.cli.opened import store_if_there
@@ -58,15 +61,25 @@ def plan(
     wish = Assumptions(mean_prompt_tokens, mean_answer_tokens, tokens_per_second, gpu_hour_price)
     found = forecast(loaded, store, base_dir, wish)
     missing = problems(loaded, base_dir)
+    names = _names(loaded)
     free = _free(loaded)
     if as_json:
         head: dict[str, Any] = {"recipe": loaded.name, "model": loaded.target_model.name, "store": loaded.store_root}
         head |= {"ready": not missing, "problems": missing, "store_fault": store_fault, "free_bytes": free}
+        head["discover"] = [{"dns": one.name.dns, "port": one.name.port, "servers": len(one.urls), "problem": one.problem} for one in names]
         typer.echo(orjson.dumps(head | found.data(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_plan(Console(highlight=False), loaded, recipe, found, wish, free=free, missing=missing, store_fault=store_fault)
+        print_plan(Console(highlight=False), loaded, recipe, found, wish, free=free, missing=missing, store_fault=store_fault, names=names)
     if missing:
         raise typer.Exit(PROBLEMS_EXIT_CODE)
+
+
+def _names(recipe: Recipe) -> list[Found]:
+    """What the recipe's DNS names come to now."""
+    engine = recipe.generation.engine
+    if not isinstance(engine, SglangEngine) or not engine.discover:
+        return []
+    return asyncio.run(look_up([Name(one.dns, one.port, one.every_seconds) for one in engine.discover]))
 
 
 def _free(recipe: Recipe) -> int | None:

@@ -14,8 +14,10 @@ from rich.table import Table
 
 from dflash_assets.forecast.answers import ASSUMED_SHARE
 from dflash_assets.forecast.forecast import Assumptions, Forecast, Range
+from dflash_assets.recipe.generation import SglangEngine
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.sources import SourceSpec, TakeShare, TakeTokens
+from dflash_assets.resources.discovery import Found
 
 WIDE = 100
 """Columns of a terminal from which the table says where sources come from."""
@@ -32,13 +34,22 @@ def print_plan(
     free: int | None,
     missing: Sequence[str],
     store_fault: str | None,
+    names: Sequence[Found] = (),
 ) -> None:
-    """Print it. `free`: bytes free where the store is, None for a bucket; `missing`: what keeps the recipe from running."""
+    """Print it. `free`: bytes free where the store is, None for a bucket; `missing`: what keeps the recipe from running; `names`: what
+    the DNS names of servers come to."""
     console.print(_sources(recipe, found, wide=console.width >= WIDE))
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(recipe, found, wish, free):
         facts.add_row(f"[bold]{name}[/]", text)
-    for note in _notes(found, wish, store_fault):
+    for name in names:
+        said = (
+            f"{len(name.urls)} behind {name.name.dns}:{name.name.port} now"
+            if name.problem is None
+            else f"none: {name.name.dns} {name.problem}"
+        )
+        facts.add_row("[bold]servers[/]", said)
+    for note in [*_notes(recipe, found, wish, store_fault), *_no_server(recipe, names)]:
         facts.add_row("[yellow]note[/]", note)
     console.print(facts)
     _say_ready(console, missing, path)
@@ -114,7 +125,7 @@ def _facts(recipe: Recipe, found: Forecast, wish: Assumptions, free: int | None)
     yield "disk", f"{_bytes(disk.total)} in {recipe.store_root} ({room}): {parts}"
 
 
-def _notes(found: Forecast, wish: Assumptions, store_fault: str | None) -> Iterator[str]:
+def _notes(recipe: Recipe, found: Forecast, wish: Assumptions, store_fault: str | None) -> Iterator[str]:
     if store_fault:
         yield f"the store can't be read, so nothing that is done is counted: {store_fault}"
     if any(length.basis == "assumed" for length in found.lengths.values()):
@@ -122,12 +133,23 @@ def _notes(found: Forecast, wish: Assumptions, store_fault: str | None) -> Itera
             f"no answer was measured: {ASSUMED_SHARE:.0%} of max_tokens is assumed, the interval is 25 % to 100 % of it. The first "
             "finished shards replace this; --mean-answer-tokens sets it."
         )
+    if replayed := [source.name for source in recipe.sources if source.replay == "conversation"]:
+        yield f"one answer a prompt is counted; conversations of {', '.join(replayed)} get several, so tokens, time and disk are lower bounds."
     if not found.prompts.exact:
         yield "duplicates and contamination are known once the blend is made, so prompts are upper bounds."
     if wish.gpu_hour_price is not None and not found.time.gpus:
         yield "no cost: the recipe names no GPUs (generation.engine.servers[].gpus)."
     if found.disk.unknown:
         yield f"disk doesn't count {', '.join(found.disk.unknown)}."
+
+
+def _no_server(recipe: Recipe, names: Sequence[Found]) -> Iterator[str]:
+    engine = recipe.generation.engine
+    if names and not any(name.urls for name in names) and isinstance(engine, SglangEngine) and not engine.servers:
+        yield (
+            "no server can be found from here, and a run from here would end so: start them, or correct generation.engine.discover. A name of "
+            "a Kubernetes service is known inside the cluster only."
+        )
 
 
 def _say_ready(console: Console, missing: Sequence[str], recipe: Path) -> None:

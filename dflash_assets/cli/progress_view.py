@@ -26,6 +26,8 @@ def panel(found: Mapping[str, Any], *, now: datetime | None = None) -> Renderabl
     rows: list[RenderableType] = [_bar(found), Text(said(found))]
     if found.get("faults"):
         rows.append(Text("faults, most of them tried again: " + _counts(found["faults"]), style="dim"))
+    if found.get("conversations"):
+        rows.append(Text("conversations: " + _counts(found["conversations"])))
     servers = found.get("servers") or {}
     if servers:
         rows.append(_servers(found, servers))
@@ -62,6 +64,12 @@ def said(found: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
+def wanted(found: Mapping[str, Any]) -> int:
+    """Answers in all: those done and those expected, which in replayed conversations are fewer than could come."""
+    left = found.get("answers_left")
+    return found["prompts_total"] if left is None or found["phase"] == "starting" else found["prompts_done"] + round(left)
+
+
 def duration(seconds: float) -> str:
     """`1 h 05 min`, `3 min 20 s`, `12 s`."""
     whole = round(seconds)
@@ -73,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 def _bar(found: Mapping[str, Any]) -> RenderableType:
-    total, done = found["prompts_total"], found["prompts_done"]
+    total, done = wanted(found), found["prompts_done"]
     grid = Table.grid(padding=(0, 1))
     share = done / total if total else 1.0
     shards = f"shards {found['shards_done']:,} of {found['shards_total']:,}"

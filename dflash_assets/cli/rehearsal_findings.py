@@ -89,6 +89,12 @@ def _verdicts(entries: Mapping[str, Entry]) -> Iterator[Finding]:
     planned = {name.removeprefix("prompts/") for name in entries if name.startswith("prompts/shard-")}
     answered = {name.removeprefix("completions/") for name in entries if name.startswith("completions/")} & planned
     yield Finding("fine" if answered else "stop", f"completions: {len(answered)} of {len(planned)} shards answered")
+    ends: dict[str, int] = {}
+    for name in sorted(answered):
+        for end, count in entries[f"completions/{name}"].facts.get("conversations", {}).items():
+            ends[end] = ends.get(end, 0) + count
+    if ends:
+        yield Finding("look", f"replayed conversations, with invented answers: {_most(ends)}; hours and disk count one answer a prompt")
     judged = {name: entry for name, entry in entries.items() if name.startswith("verdicts/")}
     red = sorted(name.removeprefix("verdicts/") for name, entry in judged.items() if entry.facts["error"])
     failed: dict[str, int] = {}

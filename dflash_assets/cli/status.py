@@ -53,9 +53,12 @@ def facts(workspace: Workspace) -> dict[str, Any]:
         red = sum(1 for entry in there if entry.facts.get("error"))
         stages[stage] = {"done": len(there) - red, "red": red, "missing": len(planned) - len(there)}
     outcomes: Counter[str] = Counter()
+    conversations: Counter[str] = Counter()
     for shard in planned:
         if f"completions/{shard}" in entries:
-            outcomes.update(entries[f"completions/{shard}"].facts["outcomes"])
+            found = entries[f"completions/{shard}"].facts
+            outcomes.update(found["outcomes"])
+            conversations.update(found.get("conversations", {}))
     training = entries.get("training_set")
     return {
         "recipe": workspace.recipe.name,
@@ -74,6 +77,7 @@ def facts(workspace: Workspace) -> dict[str, Any]:
         "shards_planned": len(planned),
         "stages": stages,
         "outcomes": dict(sorted(outcomes.items())),
+        "conversations": dict(sorted(conversations.items())),
         "training_set": {name: training.facts[name] for name in ("rows", "tokens", "supervised_tokens", "eval_rows", "existing_rows")}
         if training
         else None,
@@ -119,6 +123,8 @@ def _page(found: dict[str, Any]) -> Group:
     ]
     if found["outcomes"]:
         lines.append("outcomes: " + ", ".join(f"{name} {count:,}" for name, count in found["outcomes"].items()))
+    if found["conversations"]:
+        lines.append("conversations: " + ", ".join(f"{end} {count:,}" for end, count in found["conversations"].items()))
     training = found["training_set"]
     lines.append(f"training set: {training['rows']:,} rows, {training['tokens']:,} tokens" if training else "training set: not made yet")
     lines.append(f"exports: {', '.join(found['exports']) or 'none yet'}")

@@ -50,7 +50,8 @@ def ui(
     Records are kept in `DAGSTER_HOME` (default `.dagster/` here), the same that `dflash-assets run` writes: start it in the
     folder you run in. Asset keys and groups begin with the recipe's name, so several recipes share one webserver.
     """
-    from dflash_assets.assets.headless import dagster_home
+    from dflash_assets.assets.headless import dagster_home, instance
+    from dflash_assets.assets.orphans import end_orphans
     from dflash_assets.assets.wiring import check_names
     from dflash_assets.recipe.load import load_recipe
 
@@ -68,6 +69,9 @@ def ui(
     command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port), "--log-level", "warning"]
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting webserver and daemon ...")
+    with instance() as records:
+        for run in end_orphans(records):
+            console.print(f"run {run[:8]} was still going on when its process was killed: marked as failed, launch it again")
     with _stopped_at_the_end(subprocess.Popen(command, env=environment)) as process:
         if _ready(process, port):
             console.print(where_to_click(names, port))

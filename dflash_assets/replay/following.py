@@ -1,6 +1,6 @@
 """From one answer to the next prompt: what a replayed conversation goes on with, or the state it ends in.
 
-Here: `Replay.after`, the end states. Not here: cutting recorded messages (`turns`), fitting calls to results (`matching`), the
+Here: `Replay.after`. Not here: the names of end states (`ends`), cutting recorded messages (`turns`), fitting calls to results (`matching`), the
 splitter and the tokenizer, which are handed in. Pure: the same answers give the same prompts, so that a resumed run and the
 certificate of the training set find every history again from the answers alone.
 
@@ -13,28 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
+from dflash_assets.replay.ends import COMPLETE, STOPPED, Stop
 from dflash_assets.replay.matching import Policy, results_in_order
 from dflash_assets.replay.turns import Message, recorded_after
 from dflash_assets.tokens.template import TemplateFault
-
-Stop = Literal[
-    "call_mismatch",  # the model's calls are not the recorded ones
-    "missing_result",  # the calls fit, but the recording lacks the result of one
-    "unexpected_call",  # a call where the recording goes on with the user
-    "no_call",  # no call where the recording has one
-    "malformed_call",  # the answer can't be taken apart strictly
-    "no_answer",  # nothing said and nothing called, or a thought that was never closed
-    "cut",  # the answer ended at its limit of tokens
-    "failed",  # no answer at all
-    "prompt_too_long",  # the history leaves no room for an answer
-    "unrenderable",  # the chat template refuses the history
-]
-STOPS: tuple[str, ...] = get_args(Stop)
-COMPLETE = "complete"
-STOPPED = "stopped:"
-"""End states are `complete` and `stopped:` with one of STOPS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,13 +87,13 @@ def _texts(tokenizer: TargetTokenizer, turn: Turn) -> tuple[str, int, str]:
     prompt = tokenizer.template.render(messages[:-1], turn.tools, turn.thinking)
     if not whole.startswith(prompt):
         raise MaskFault("unstable_boundary", "the prompt of the last turn is no prefix of the conversation")
-    _, *begun = prompt.split(_START)
     # Counting headers is exact: no message holds control tokens, so each one is the template's.
-    headers = sum(one.startswith(_ASSISTANT) for one in begun)
+    headers = prompt.count(_START + _ASSISTANT)
     answers = sum(message["role"] == "assistant" for message in messages)
-    if headers != answers or not begun[-1].startswith(_ASSISTANT):
+    last = prompt.rfind(_START)
+    if headers != answers or not prompt.startswith(_START + _ASSISTANT, last):
         raise MaskFault("masks_disagree", f"the prompt of answer {answers} has {headers} headers of answers, or another header last")
-    return whole, len(begun), _START + begun[-1] if tokenizer.turns_are_borders else prompt
+    return whole, prompt.count(_START), prompt[last:] if tokenizer.turns_are_borders else prompt
 
 
 @dataclass(slots=True)

@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dflash_assets.replay.following import NextTurn, Replay
-from dflash_assets.replay.turns import Message, opening, sent_messages
+from dflash_assets.replay.following import Replay
+from dflash_assets.replay.history import histories
+from dflash_assets.replay.turns import sent_messages
 from dflash_assets.rows import ANSWERED
 from dflash_assets.tables import TableWriter
 from dflash_assets.tokens.template import TemplateFault
 from dflash_assets.tokens.tokenizer import Conversation, TargetTokenizer
 from dflash_assets.training_set.contracts import ShardFiles
-from dflash_assets.training_set.ragged import Ragged, pc
+from dflash_assets.training_set.ragged import Ragged
 
 KINDS = ("text", "prompt", "server")
 FAILURES_SHOWN = 20
@@ -137,7 +137,7 @@ def _answers(
 ) -> Iterator[dict[str, Any]]:
     prompts = _prompts(shard)
     replayed = any(row.get("replayed_turns") is not None for row in prompts.values())
-    later = _later_turns(shard, prompts, replay()) if replay is not None and replayed else {}
+    known = histories(shard.completions, prompts, replay()) if replay is not None and replayed else {}
     about = ["event_id", "prompt_id", "source", "server", "turn", "text", "finish_reason", "outcome", "ids_exact"]
     with pq.ParquetFile(shard.completions, pre_buffer=False) as file:
         for batch in file.iter_batches(batch_size=_BATCH, columns=[*about, "prompt_ids", "output_ids"]):
@@ -150,17 +150,17 @@ def _answers(
                     continue
                 base = {"id": event["event_id"], "source": event["source"], "where": event["server"]}
                 yield {**base, "kind": "text", **_text_claim(event, outputs[place].tolist(), decode)}
-                yield {**base, "kind": "prompt", **_claim(event, sent[place].tolist(), fresh, later)}
+                yield {**base, "kind": "prompt", **_claim(event, sent[place].tolist(), fresh, known)}
 
 
 def _claim(
-    event: Mapping[str, Any], sent: list[int], fresh: Iterator[list[int] | TemplateFault], later: Mapping[str, bool]
+    event: Mapping[str, Any], sent: list[int], fresh: Iterator[list[int] | TemplateFault], known: Mapping[str, object]
 ) -> dict[str, Any]:
     if not event["turn"]:
         return _prompt_claim(sent, next(fresh))
-    found = later.get(event["event_id"])
-    if found is None:
+    if event["event_id"] not in known:
         return {"holds": None, "detail": "the history of a replayed conversation was not made anew"}
+    found = known[event["event_id"]] is not None
     return {"holds": found, "detail": None if found else f"{len(sent)} ids were sent, which no stored answers before them lead to"}
 
 
@@ -168,37 +168,6 @@ def _prompts(shard: ShardFiles) -> dict[str, dict[str, Any]]:
     with pq.ParquetFile(shard.prompts) as file:  # which passes over a column that older versions didn't have
         table = file.read(columns=["prompt_id", "messages_json", "tools_json", "thinking", "replayed_turns"])
     return {row["prompt_id"]: row for row in table.to_pylist()}
-
-
-def _later_turns(shard: ShardFiles, prompts: Mapping[str, Mapping[str, Any]], replay: Replay) -> dict[str, bool]:
-    """For each event of a later turn: do stored answers of the turns before lead to exactly the ids it was sent?"""
-    columns = ["event_id", "prompt_id", "turn", "sample", "text", "outcome", "prompt_ids"]
-    replayed = pa.array([name for name, row in prompts.items() if row.get("replayed_turns") is not None], pa.string())
-    table = pq.read_table(shard.completions, columns=columns, filters=pc.field("prompt_id").isin(replayed)).sort_by("turn")
-    known: dict[tuple[str, int, int, bytes], Sequence[Message]] = {}
-    found: dict[str, bool] = {}
-    sent = Ragged.from_arrow(table["prompt_ids"].combine_chunks()).pieces()
-    for event, ids in zip(table.drop_columns("prompt_ids").to_pylist(), sent, strict=True):
-        prompt = prompts[event["prompt_id"]]
-        recorded = json.loads(prompt["messages_json"])
-        history = known.get((event["prompt_id"], event["sample"], event["turn"], ids.tobytes())) if event["turn"] else opening(recorded)
-        if event["turn"]:
-            found[event["event_id"]] = history is not None
-        if history is None:
-            continue
-        following = replay.after(
-            recorded,
-            event["turn"],
-            history,
-            event["text"],
-            event["outcome"],
-            tools_json=prompt["tools_json"],
-            thinking=prompt["thinking"],
-        )
-        if isinstance(following, NextTurn):
-            key = np.asarray(following.prompt_ids, dtype=ids.dtype).tobytes()
-            known[event["prompt_id"], event["sample"], event["turn"] + 1, key] = following.messages
-    return found
 
 
 def _conversation(prompt: Mapping[str, Any]) -> Conversation:

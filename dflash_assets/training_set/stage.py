@@ -142,12 +142,14 @@ def make_ledger(workspace: Workspace) -> Made:
     blend = workspace.entry("blend", make="blend")
     training = workspace.entry("training_set", make="training_set")
     sources = {source.name: workspace.entry(f"source/{source.name}", make=source.name) for source in recipe.sources}
-    key = digest("ledger-1", blend.version, training.version, *(entry.version for entry in sources.values()))
+    entries = workspace.store.entries()
+    replayed = [entry for name, entry in sorted(entries.items()) if name.startswith("completions/") and entry.facts.get("conversations")]
+    key = digest("ledger-2", blend.version, training.version, *(entry.version for entry in (*sources.values(), *replayed)))
     found = workspace.found("ledger", key)
     if found is not None:
         return found
     folder = training_set_folder(workspace)
-    prompts = [workspace.path(entry) for name, entry in sorted(workspace.store.entries().items()) if name.startswith("prompts/shard-")]
+    prompts = [workspace.path(entry) for name, entry in sorted(entries.items()) if name.startswith("prompts/shard-")]
     dropped = next(workspace.store.local(file.path) for file in blend.files if ".dropped." in f".{Path(file.path).name}")
     with workspace.temporary("ledger") as temporary:
         counts = write_ledger(
@@ -158,6 +160,7 @@ def make_ledger(workspace: Workspace) -> Made:
             kept=folder / "kept.parquet",
             dropped=folder / "dropped.parquet",
             rows_read={name: int(entry.facts["rows_read"]) for name, entry in sources.items()},
+            shard_completions=[workspace.path(entry) for entry in replayed],
         )
         stored = workspace.put(temporary / "ledger.parquet", "ledger")
     return workspace.keep("ledger", key, stored.sha256[:16], (stored,), {"counts": counts})

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from dflash_assets.replay.ends import COMPLETE
 from dflash_assets.validation.breaks import Break, breaks
 from dflash_assets.validation.event import ValidationContext
 from dflash_assets.validation.examples import Example, Examples
@@ -28,8 +29,10 @@ from dflash_assets.validation.tally import STRATA, OddShard, Tally, odd_shards
 _TALLIED = (
     "event_id",
     "prompt_id",
+    "turn",
     "supersedes",
     "source",
+    "conversation_end",
     "prompt_ids",
     "output_ids",
     "text",
@@ -161,6 +164,17 @@ class SetVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ConversationEnd:
+    """Replayed conversations of one source that ended alike."""
+
+    source: str
+    end: str
+    """`complete`, or `stopped:` with the reason (`dflash_assets.replay.ends`)."""
+    count: int
+    """Conversations; one with several samples counts for each."""
+
+
+@dataclass(frozen=True, slots=True)
 class SpotCheckRow:
     """One of the seven rows a person looks at first."""
 
@@ -192,6 +206,12 @@ class ReportFacts:
         """Overall share of a rule; None when it didn't run."""
         return next((share for share in self.shares if share.rule == rule), None)
 
+    @property
+    def conversations(self) -> tuple[ConversationEnd, ...]:
+        """Replayed conversations by source and end state, complete ones first, then the most frequent."""
+        ends = [(source, *found) for source, states in self.tally.conversations.items() for found in states.items()]
+        return tuple(ConversationEnd(*end) for end in sorted(ends, key=lambda end: (end[0], end[1] != COMPLETE, -end[2], end[1])))
+
     def set_result(self, rule: str) -> SetResult | None:
         """Result of a set rule; None when it is switched off."""
         return next((found.result for found in self.sets if found.rule == rule), None)
@@ -205,7 +225,8 @@ def build_facts(
     examples = Examples(context)
     for files in shards:
         prompts = pq.read_table(files.prompts)
-        completions = pq.read_table(files.completions, columns=list(_TALLIED))
+        with pq.ParquetFile(files.completions, pre_buffer=False) as file:  # which passes over columns that older versions didn't have
+            completions = file.read(columns=list(_TALLIED))
         verdicts = pq.read_table(files.verdicts) if files.verdicts is not None else None
         tally.add_shard(files.shard, prompts, completions, verdicts)
         examples.add_shard(files.shard, prompts, completions, verdicts)
@@ -287,6 +308,10 @@ def status_line(facts: ReportFacts) -> str:
         parts.append(f"{status.tokens_per_second:,.0f} tok/s{each}")
     if status.eta_seconds is not None and not status.complete:
         parts.append(f"{duration(status.eta_seconds)} left")
+    ended = sum(found.count for found in facts.conversations)
+    if ended:
+        complete = sum(found.count for found in facts.conversations if found.end == COMPLETE)
+        parts.append(f"conversations {complete:,} of {ended:,} complete")
     parts.append(f"failures {share_in_words(facts.tally.failures, facts.tally.events, facts.confidence)}")
     if status.store:
         parts.append(status.store)

@@ -67,6 +67,8 @@ def report_json(facts: ReportFacts) -> dict[str, Any]:
         "odd_shards": [asdict(odd) for odd in facts.odd],
         "breaks": [asdict(found) for found in facts.breaks],
         "outcomes": dict(tally.outcomes),
+        "conversations": [asdict(found) for found in facts.conversations],
+        "later_turns": dict(sorted(tally.later_turns.items())),
         "finish_reasons": dict(tally.finish_reasons),
         "tokens": {"prompt": tally.prompt_tokens, "output": tally.output_tokens},
         "sources": [asdict(source) for source in run.sources],

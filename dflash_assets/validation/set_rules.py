@@ -83,7 +83,8 @@ class DuplicateParameters(RecipeModel):
 
 @set_rule(parameters=DuplicateParameters, max_failed_share=0.0)
 def duplicate_completions(tally: Tally, expected: Expectations, parameters: DuplicateParameters, limit: float | None) -> SetResult:
-    """Different prompts don't get the same answer, short ones aside: that shows a mixed-up cache or batch slot."""
+    """Different prompts don't get the same answer: that shows a mixed-up cache or batch slot. Short answers and later turns of replayed
+    conversations, where many say thanks, aren't compared."""
     groups = sorted((group for group in tally.duplicates.values() if group.prompts >= parameters.minimum_prompts), key=lambda g: -g.prompts)
     failed = sum(group.prompts for group in groups)
     detail = "; ".join(f"{group.prompts} prompts got {group.excerpt[:60]!r}" for group in groups[:3])
@@ -104,13 +105,15 @@ class ToolCallShareParameters(RecipeModel):
 @set_rule(severity="soft", parameters=ToolCallShareParameters)
 def tool_call_share(tally: Tally, expected: Expectations, parameters: ToolCallShareParameters, limit: float | None) -> SetResult:
     """Prompts that offer tools are as frequent as the blend says, and some of their answers call one."""
-    n, calls, answers = tally.answered.get(("tools", "tools"), 0), tally.tool_answers_with_call, tally.answers
+    n, calls = tally.answered.get(("tools", "tools"), 0), tally.tool_answers_with_call
     detail = ""
     consistent = True
-    if expected.tools_share is not None and answers:
-        bounds = interval(n, answers, expected.confidence)
+    if expected.tools_share is not None and tally.openings:
+        opened, openings = tally.opened.get(("tools", "tools"), 0), tally.openings
+        bounds = interval(opened, openings, expected.confidence)
         consistent = bounds.lower <= expected.tools_share <= bounds.upper
-        detail = f"expected {expected.tools_share * answers:.1f} rows with tools in {answers:,}, saw {n:,}: " + (
+        what = "rows" if openings == tally.answers else "first turns"
+        detail = f"expected {expected.tools_share * openings:.1f} {what} with tools in {openings:,}, saw {opened:,}: " + (
             "consistent" if consistent else "not consistent"
         )
     if n == 0:
@@ -133,13 +136,14 @@ class MixParameters(RecipeModel):
 
 @set_rule(severity="soft", parameters=MixParameters)
 def source_share(tally: Tally, expected: Expectations, parameters: MixParameters, limit: float | None) -> SetResult:
-    """Every source has the share of the answers that the blend gave it."""
+    """Every source has the share of the answers that the blend gave it; of a replayed conversation the first answer counts."""
     return _mix(tally, "source", expected.source_share, parameters.tolerance, expected)
 
 
 @set_rule(severity="soft", parameters=MixParameters)
 def category_share(tally: Tally, expected: Expectations, parameters: MixParameters, limit: float | None) -> SetResult:
-    """Every category (math, code, general, ...) has the share of the answers that the blend gave it."""
+    """Every category (math, code, general, ...) has the share of the answers that the blend gave it; of a replayed conversation the first
+    answer counts."""
     return _mix(tally, "category", expected.category_share, parameters.tolerance, expected)
 
 
@@ -195,8 +199,8 @@ def _between(seen: int, n: int, low: float, high: float, expected: Expectations)
 
 
 def _mix(tally: Tally, dimension: str, asked: Mapping[str, float], tolerance: float, expected: Expectations) -> SetResult:
-    n = tally.answers
-    seen = {value: count for (name, value), count in tally.answered.items() if name == dimension}
+    n = tally.openings
+    seen = {value: count for (name, value), count in tally.opened.items() if name == dimension}
     ranked = sorted(seen.items(), key=lambda item: -item[1])
     reached = ", ".join(f"{value} {count / n:.1%}" for value, count in ranked) if n else "not tested (0 seen)"
     if not n or not asked:

@@ -68,6 +68,14 @@ class Tally:
     finish_by_source: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
     answered: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """(dimension, value) to answered events."""
+    opened: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """The same without later turns of replayed conversations: what is compared with the mix of the prompts."""
+    openings: int = 0
+    """Answered events that are no later turn."""
+    conversations: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
+    """Source to its replayed conversations (of several samples each) by the state they ended in."""
+    later_turns: Counter[str] = field(default_factory=Counter[str])
+    """Source to events of later turns."""
     prompts_by: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """(dimension, value) to prompts."""
     lengths: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict[str, npt.NDArray[np.int64]])
@@ -146,9 +154,14 @@ class Tally:
         answered = completions.filter(pc.is_in(completions["outcome"], value_set=pa.array(sorted(ANSWERED))))
         row_of = {prompt_id: row for row, prompt_id in enumerate(prompts["prompt_id"].to_pylist())}
         rows = [row_of.get(prompt_id, -1) for prompt_id in answered["prompt_id"].to_pylist()]
+        first = _first_turns(answered)
+        self.openings += sum(first)
         for name, values in strata.items():
             for value, count in Counter(values[row] for row in rows if row >= 0).items():
                 self.answered[name, value] += count
+            for value, count in Counter(values[row] for row, opens in zip(rows, first, strict=True) if row >= 0 and opens).items():
+                self.opened[name, value] += count
+        self._add_conversations(completions)
         sources, finishes = answered["source"].to_pylist(), answered["finish_reason"].to_pylist()
         self.finish_reasons.update(finishes)
         for source, finish in zip(sources, finishes, strict=True):
@@ -173,9 +186,17 @@ class Tally:
             [row >= 0 and strata[name][row] == value for row in rows] for name, value in (("tools", "tools"), ("thinking", "thinking"))
         )
         if answers is None:
-            self._add_texts(answered, finishes, with_tools, thinking)
+            self._add_texts(answered, finishes, with_tools, thinking, first)
         else:
             self._add_answers(answered, answers, with_tools)
+
+    def _add_conversations(self, completions: pa.Table) -> None:
+        if "conversation_end" not in completions.column_names:  # a file of messages, or of an older version
+            return
+        ended = completions.filter(pc.is_valid(completions["conversation_end"]))
+        for source, end in zip(ended["source"].to_pylist(), ended["conversation_end"].to_pylist(), strict=True):
+            self.conversations[source][end] += 1
+        self.later_turns.update(completions["source"].filter(pc.greater(completions["turn"], 0)).to_pylist())
 
     def _add_times(self, answered: pa.Table, lengths: npt.NDArray[np.int64]) -> None:
         began = answered["started_at"].cast(pa.int64()).to_numpy()
@@ -184,13 +205,13 @@ class Tally:
         for minute, tokens in zip(minutes.tolist(), np.bincount(where, weights=lengths).tolist(), strict=True):
             self.tokens_by_minute[minute] += int(tokens)
 
-    def _add_texts(self, answered: pa.Table, finishes: list[str], with_tools: list[bool], thinking: list[bool]) -> None:
+    def _add_texts(self, answered: pa.Table, finishes: list[str], with_tools: list[bool], thinking: list[bool], first: list[bool]) -> None:
         seen: set[tuple[int, str]] = set()
         columns = (answered["text"].to_pylist(), answered["prompt_id"].to_pylist(), answered["event_id"].to_pylist())
-        for text, prompt_id, event_id, finish, tools, thinks in zip(*columns, finishes, with_tools, thinking, strict=True):
+        for text, prompt_id, event_id, finish, tools, thinks, opens in zip(*columns, finishes, with_tools, thinking, first, strict=True):
             thought = self._reasoning_chars(text, cut=thinks and finish == "length")
             self.tool_answers_with_call += tools and "<tool_call>" in text[thought:]
-            self._add_text(text, thought, prompt_id, event_id, seen)
+            self._add_text(text, thought, prompt_id, event_id, seen, compared=opens)
 
     def _add_answers(self, answered: pa.Table, answers: Sequence[Answer], with_tools: list[bool]) -> None:
         seen: set[tuple[int, str]] = set()
@@ -199,14 +220,19 @@ class Tally:
             self.tool_answers_with_call += tools and answer.call_attempted
             self._add_text(answer.reasoning + answer.content, len(answer.reasoning), prompt_id, event_id, seen)
 
-    def _add_text(self, text: str, thought: int, prompt_id: str, event_id: str, seen: set[tuple[int, str]]) -> None:
-        """Count one answer whose first `thought` characters are its reasoning. `seen`: (hash, prompt) pairs of the shard."""
+    def _add_text(
+        self, text: str, thought: int, prompt_id: str, event_id: str, seen: set[tuple[int, str]], *, compared: bool = True
+    ) -> None:
+        """Count one answer whose first `thought` characters are its reasoning. `seen`: (hash, prompt) pairs of the shard.
+
+        `compared` false keeps it out of the duplicates: in a later turn many say "thanks", and get the same answer rightly.
+        """
         self.text_chars += len(text)
         self.reasoning_chars += thought
         if text[:thought].removeprefix("<think>").strip():
             self.thinking_answers += 1
             self.reasoning_shares[min(19, 20 * thought // len(text))] += 1
-        if not telling(len(text) - thought, thought):
+        if not compared or not telling(len(text) - thought, thought):
             return
         # Somebody's file may hold half a surrogate pair.
         key = xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
@@ -261,6 +287,13 @@ def _lengths(answered: pa.Table) -> npt.NDArray[np.int64]:
     if "output_ids" in answered.column_names:
         return np.asarray(pc.list_value_length(answered["output_ids"]).to_numpy(), dtype=np.int64)
     return np.asarray(pc.fill_null(answered["output_tokens"], -1).to_numpy(), dtype=np.int64)
+
+
+def _first_turns(answered: pa.Table) -> list[bool]:
+    """For each answer, whether it is no later turn of a replayed conversation."""
+    if "turn" not in answered.column_names:
+        return [True] * answered.num_rows
+    return pc.equal(answered["turn"], 0).to_pylist()
 
 
 def telling(content_chars: int, reasoning_chars: int) -> bool:

@@ -101,3 +101,13 @@ def test_a_token_budget_and_a_share_read_as_written(recipe: Path) -> None:
     assert "1,000,000 tokens" in page
     assert "25.0%" in page
     assert "not known" in page
+
+
+def test_with_replayed_conversations_it_says_that_its_numbers_are_lower_bounds(recipe: Path) -> None:
+    assert "lower bounds" not in invoke(str(recipe)).stdout
+    data = yaml.safe_load(recipe.read_text())
+    data["sources"][1]["replay"] = "conversation"
+    recipe.write_text(yaml.safe_dump(data))
+    page = " ".join(invoke(str(recipe)).stdout.split())
+    assert f"conversations of {data['sources'][1]['name']} get several" in page
+    assert "are lower bounds" in page

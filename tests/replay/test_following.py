@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dflash_assets.replay.following import COMPLETE, STOPPED, STOPS, NextTurn, Replay, Spoken
+from dflash_assets.replay.ends import COMPLETE, END_STATES, STOPPED, STOPS
+from dflash_assets.replay.following import NextTurn, Replay, Spoken
 from dflash_assets.replay.turns import opening, places, recorded_until, sent_messages, turns
 from dflash_assets.tokens.template import TemplateFault
 
@@ -101,6 +102,7 @@ def test_the_models_own_calls_are_answered_by_what_was_recorded() -> None:
 )
 def test_a_conversation_stops_where_the_recording_no_longer_fits(turn: int, spoken: Spoken, outcome: str, end: str) -> None:
     assert end in STOPS
+    assert STOPPED + end in END_STATES
     assert after(turn, recorded_until(RECORDED, turn), spoken, outcome) == STOPPED + end
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from dflash_assets.resources import s3_store
 from dflash_assets.resources.manifest import Entry, StoreFault
 from dflash_assets.resources.s3_bucket import Bucket
 from dflash_assets.resources.s3_claims import Claims
@@ -179,6 +181,72 @@ def test_what_lies_outside_of_the_range_waits(server: Server, tmp_path: Path) ->
     first.close()
 
 
+def test_verdicts_of_shards_that_another_host_answers_go_up_meanwhile(server: Server, tmp_path: Path) -> None:
+    """On a cluster completions and verdicts of one shard are made by different pods at the same time."""
+    answering, validating = open_s3(server.url(PREFIX), tmp_path / "a"), open_s3(server.url(PREFIX), tmp_path / "b")
+    with answering.lock(range(4), ["completions"]):
+        for shard in range(4):
+            kept(answering, f"completions/shard-{shard:05d}")
+            assert answering.shown([f"completions/shard-{shard:05d}"])
+            assert f"completions/shard-{shard:05d}" in fresh_look(validating)
+            kept(validating, f"verdicts/shard-{shard:05d}")
+            assert validating.shown([f"verdicts/shard-{shard:05d}"])
+        assert len(named(server)) == 8
+        # The same stage of the same shard stays one host's.
+        third = open_s3(server.url(PREFIX), tmp_path / "c")
+        holders = sorted(re.findall(r"\(shards [^)]*\)", str(third.state().holder)))
+        assert holders == ["(shards completions 0-3)", "(shards verdicts 0-3)"]
+        with pytest.raises(StoreFault, match=r"\(shards completions 0-3\)"), third.lock([3], ["completions"]):
+            pass
+        with pytest.raises(StoreFault, match=r"\(shards verdicts 0-3\)"), third.lock([3], ["verdicts"]):
+            pass
+        validating.close()
+        with third.lock([3], ["verdicts"]):
+            kept(third, "verdicts/shard-00003")
+            assert third.shown(["verdicts/shard-00003"])
+        third.close()
+        answering.commit({"completions/shard-00003": Entry("resampled", "v2", ())})
+        assert answering.shown(["completions/shard-00003"]), "a later run's fence over verdicts doesn't stop who answers"
+    answering.close()
+    fences = json.loads(server.objects(PREFIX)[PREFIX + "manifest.json"])["fences"]
+    assert set(fences) == {"completions 0-3", "verdicts 0-2", "verdicts 3"}
+    assert fences["completions 0-3"] < fences["verdicts 0-2"] < fences["verdicts 3"]
+
+
+def test_a_long_lived_reader_sees_what_other_hosts_commit(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The webserver's sensors look at the store for days, and write nothing."""
+    monkeypatch.setattr(s3_store, "LOOK_SECONDS", 0.2)
+    with proxied(server) as proxy:
+        server.use(monkeypatch, AWS_ENDPOINT_URL=proxy.endpoint)
+        reading = open_s3(server.url(PREFIX), tmp_path / "b")
+        assert reading.entries() == {}
+        server.use(monkeypatch)
+        writing = open_s3(server.url(PREFIX), tmp_path / "a")
+        with writing.lock([0]):
+            kept(writing, "completions/shard-00000")
+            assert writing.shown(["completions/shard-00000"])
+        wait_until(lambda: "completions/shard-00000" in reading.entries())
+        proxy.fault = lambda method, path: ("refuse",)
+        asked = len(proxy.seen)
+        wait_until(lambda: "completions/shard-00000" in reading.entries() and len(proxy.seen) > asked)
+        assert "completions/shard-00000" in reading.entries(), "out of reach: what was seen last stands"
+    writing.close()
+
+
+def test_what_does_not_get_up_is_waited_for_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_store, "SHOWN_SECONDS", 0.5)
+    first, second = open_s3(server.url(PREFIX), tmp_path / "a"), open_s3(server.url(PREFIX), tmp_path / "b")
+    with first.lock([0]):
+        kept(second, "completions/shard-00000")
+        assert not second.shown(["completions/shard-00000"])
+        assert second._patience == 0.0
+    first.close()
+    second.settle()
+    assert second.shown(["completions/shard-00000"])
+    assert second._patience == 0.5
+    second.close()
+
+
 def test_damage_outside_of_the_range_is_left_to_its_owner(server: Server, tmp_path: Path) -> None:
     store = open_s3(server.url(PREFIX), tmp_path / "a")
     with store.lock():
@@ -279,7 +347,7 @@ def test_many_hosts_at_the_gate_all_get_in(server: Server) -> None:
 
     hosts = [claims(server, f"host-{number}", beat=10.0, ttl=60.0) for number in range(8)]
     with ThreadPoolExecutor(len(hosts)) as pool:
-        list(pool.map(lambda pair: pair[1].acquire(lambda: 0, Scope(frozenset({pair[0]}))), enumerate(hosts)))
+        list(pool.map(lambda pair: pair[1].acquire(lambda: 0, Scope.shards([pair[0]])), enumerate(hosts)))
     assert len({host.require() for host in hosts}) == len(hosts), "an epoch each"
     for host in hosts:
         host.release()
@@ -310,6 +378,12 @@ def kept(store: S3Store, name: str) -> None:
     new = store.work / "new"
     new.write_bytes(os.urandom(100))
     store.commit({name: Entry(f"key {name}", "v", (store.put(new, f"{name}.0123456789ab.parquet"),))})
+
+
+def fresh_look(store: S3Store) -> dict[str, Entry]:
+    """Entries, as of now."""
+    store._looked = float("-inf")
+    return store.remote.read()[0].entries if store.claims.epoch else store.entries()
 
 
 def named(server: Server) -> list[str]:

@@ -11,8 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,22 @@ query Shards($path: [String!]!) {
       }
     }
   }
+}
+"""
+
+LAUNCH = """
+mutation Launch($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+  }
+}
+"""
+BACKFILL = """
+query Backfill($id: String!) {
+  partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status error { message } } }
 }
 """
 
@@ -52,9 +68,42 @@ with instance() as dagster:
 
 @dataclass
 class Webserver:
-    """A running webserver."""
+    """A running webserver. `process` is the command that started it, the leader of a session of its own."""
 
     url: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Processes of the session with this in their command line: `dagster_webserver`, `dagster._daemon`, `spawn_main` (a run's)."""
+        assert self.process is not None
+        found: list[psutil.Process] = []
+        for process in session_processes(self.process.pid):
+            with suppress(psutil.NoSuchProcess):
+                if name in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def launch(self, shards: Sequence[str], *paths: Sequence[str], config: Mapping[str, Any] | None = None) -> str:
+        """Launch a backfill as the launch dialogue does; returns its id."""
+        params: dict[str, Any] = {"assetSelection": [{"path": list(path)} for path in paths], "partitionNames": list(shards)}
+        if config is not None:
+            params["runConfigData"] = config
+        launched = self.ask(LAUNCH, params=params)["launchPartitionBackfill"]
+        assert launched["__typename"] == "LaunchBackfillSuccess", launched
+        return launched["backfillId"]
+
+    def backfill(self, backfill: str) -> dict[str, Any]:
+        """Status and error of a backfill."""
+        return self.ask(BACKFILL, id=backfill)["partitionBackfillOrError"]
+
+    def ended(self, backfill: str, seconds: float) -> dict[str, Any]:
+        """Wait for the backfill's end."""
+        return self.wait_for(
+            "an end of the backfill",
+            lambda: self.backfill(backfill),
+            lambda found: found["status"].startswith(("COMPLETED", "FAILED", "CANCELED")),
+            seconds,
+        )
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
         body = json.dumps({"query": query, "variables": variables}).encode()
@@ -107,7 +156,7 @@ def webserver(project: Project, *recipes: str) -> Iterator[Webserver]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = Webserver(f"http://127.0.0.1:{port}")
+    server = Webserver(f"http://127.0.0.1:{port}", process)
     try:
         server.wait_for(
             "a webserver", lambda: (process.poll(), _answers(server.url), said.read_text()), lambda s: s[0] is not None or s[1], 90

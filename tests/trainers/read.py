@@ -186,11 +186,11 @@ def eagle_rows(path, tokenizer):
 
 
 def automodel_chat(path, tokenizer, *, template=None, without=()):
-    """The rows its drafter recipes (EAGLE-3, DFlash, DSpark) put into batches: its ChatDataset, unshifted. `without`: rows left alone."""
+    """The rows its drafter recipes (EAGLE-3, DFlash, DSpark) put into batches: its ChatDataset, unshifted. `without`: ids of rows left alone."""
     from nemo_automodel.components.datasets.llm.chat_dataset import ChatDataset
 
     rows = ChatDataset(path, tokenizer_at(tokenizer), unshifted=True, chat_template=Path(template).read_text() if template else None)
-    chosen = (index for index in range(len(rows)) if not rows.dataset[index]["id"].startswith(tuple(without)))
+    chosen = (index for index in range(len(rows)) if not without or not rows.dataset[index]["id"].startswith(tuple(without)))
     return plain((row["input_ids"], row["loss_mask"]) for row in map(rows.__getitem__, chosen))
 
 

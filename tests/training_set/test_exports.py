@@ -235,7 +235,7 @@ def test_draft_vocabulary_is_padded_with_the_smallest_unused_ids() -> None:
 
 def test_messages_keep_reasoning_calls_and_each_tool_as_it_was(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
     result, manifest = run("openai-messages", made, tmp_path)
-    assert manifest["left_out"] == {"existing_row_without_messages": 2, "history_not_stored": 1, "answer_not_separable": 1}
+    assert manifest["left_out"] == {"existing_row_without_messages": 2, "history_not_found": 1, "answer_not_separable": 1}
     rows = {row["id"].split("-")[0]: row for row in lines(result.folder, "*/*.jsonl")}
     assert rows["thinks"]["messages"][-1] == {"role": "assistant", "content": "Four \u2028 é.", "reasoning_content": "Two and two."}
     call = rows["calls"]["messages"][-1]["tool_calls"][0]
@@ -267,7 +267,7 @@ def test_specforge_reads_conversations_and_text(made: tuple[Path, ExportContext]
 
 
 def test_alternating_formats_count_what_they_cannot_hold(made: tuple[Path, ExportContext], tmp_path: Path) -> None:
-    shared = {"existing_row_without_messages": 2, "history_not_stored": 1, "answer_not_separable": 1, "tools": 2, "not_alternating": 1}
+    shared = {"existing_row_without_messages": 2, "history_not_found": 1, "answer_not_separable": 1, "tools": 2, "not_alternating": 1}
     result, manifest = run("sharegpt", made, tmp_path)
     assert manifest["left_out"] == shared
     assert any("1 rows begin with a system message" in note for note in manifest["notes"])

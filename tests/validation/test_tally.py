@@ -214,3 +214,21 @@ def test_one_failure_among_few_rows_makes_no_shard_odd() -> None:
             completion["text"] = completion["text"].replace("<|im_end|>", " \ufffd<|im_end|>")
 
     assert odd_shards(tally_of(8, 2, change=change)) == []
+
+
+def test_later_turns_count_as_answers_but_not_against_the_mix_nor_as_duplicates() -> None:
+    """Five conversations that all end with thanks, and get the same answer to it."""
+    prompts, completions = shard(0, 40, tool_share=0.0)
+    rows = completions.to_pylist()
+    thanks = "You are very welcome, ask again whenever anything else comes up.<|im_end|>"
+    later = [
+        {**row, "event_id": f"{row['event_id']}-later", "turn": 1, "text": thanks, "conversation_end": "complete"} for row in rows[1:11:2]
+    ]
+    tally = Tally()
+    tally.add_shard(0, prompts, pa.Table.from_pylist([*rows, *later], schema=completions.schema))
+    assert (tally.answers, tally.openings) == (45, 40)
+    assert tally.answered["source", "math_set"] == 25
+    assert tally.opened["source", "math_set"] == tally.opened["source", "chat_set"] == 20
+    assert tally.duplicates == {}
+    assert {source: dict(ends) for source, ends in tally.conversations.items()} == {"math_set": {"complete": 5}}
+    assert tally.later_turns == {"math_set": 5}

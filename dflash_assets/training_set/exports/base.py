@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.base import RecipeModel
+from dflash_assets.replay.following import Replay
 from dflash_assets.training_set.contracts import ShardFiles, Split
 from dflash_assets.training_set.existing_files import OUR_FORMAT
 
@@ -68,6 +69,8 @@ class ExportContext:
     shards: Sequence[ShardFiles] = ()
     """The shards the set was built from, for formats made of messages."""
     splitter: AnswerSplitter | None = None
+    replay: Callable[[], Replay] | None = None
+    """How conversations were replayed, for the histories of their later turns; None where none was."""
     decode: Callable[[Sequence[int]], str] | None = None
     """Exact text of token ids, special tokens kept."""
     encode: Callable[[Sequence[str]], list[list[int]]] | None = None

@@ -3,15 +3,15 @@
 Here: joining rows with prompts, answers and tools, shard by shard; the answer as a message. Not here: the shape each
 trainer wants (one module each) and how an answer is taken apart (an `AnswerSplitter`, given).
 
-Rows come in the order of the shards, which the blend has shuffled; memory is one shard and 16 bytes a row. What has no
-messages is left out and counted: existing rows, and turns of a replayed conversation after its first, whose history
-holds generated answers that no prompt stores.
+Rows come in the order of the shards, which the blend has shuffled; memory is one shard and 16 bytes a row. What has no messages is left
+out and counted: existing rows. A later turn of a replayed conversation is a row of its own: its history holds the model's own answers,
+made anew from the stored ones (`dflash_assets.replay.history`), and is only taken when it renders to the very ids that were sent.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dflash_assets.errors import TrainingSetError
+from dflash_assets.replay.history import histories
 from dflash_assets.replay.turns import sent_messages
 from dflash_assets.training_set.contracts import SPLITS, Split
 from dflash_assets.training_set.exports.base import ExportContext, SplitAnswer, TrainingSet, Written
@@ -80,12 +81,15 @@ def conversations(training_set: TrainingSet, context: ExportContext, written: Wr
         table = pq.read_table(shard.completions, columns=[*columns, "prompt_ids", "output_ids"])
         lengths = [pc.list_value_length(table[name]).to_numpy() for name in ("prompt_ids", "output_ids")]
         events = table.select(columns).to_pylist()
+        later = pc.any(pc.greater(table["turn"], 0)).as_py()
+        known = histories(shard.completions, prompts, context.replay()) if context.replay is not None and later else {}
         for row, split in splits.of([event["event_id"] for event in events]):
             event = events[row]
-            if event["turn"]:
-                written.left_out["history_not_stored"] += 1
-                continue
             prompt = prompts[event["prompt_id"]]
+            messages = _asked(event, prompt, known)
+            if messages is None:
+                written.left_out["history_not_found"] += 1
+                continue
             tools = json.loads(prompt["tools_json"]) if prompt["tools_json"] else None
             answer = context.splitter(event["text"], thinking=prompt["thinking"], tools=tools)
             if answer.faults:
@@ -96,7 +100,7 @@ def conversations(training_set: TrainingSet, context: ExportContext, written: Wr
                 event["prompt_id"],
                 event["source"],
                 split,
-                [dict(message) for message in sent_messages(json.loads(prompt["messages_json"]), prompt.get("replayed_turns"))],
+                messages,
                 tools,
                 prompt["thinking"],
                 event["text"],
@@ -104,6 +108,16 @@ def conversations(training_set: TrainingSet, context: ExportContext, written: Wr
                 int(lengths[1][row]),
                 int(lengths[0][row] + lengths[1][row]),
             )
+
+
+def _asked(
+    event: Mapping[str, Any], prompt: Mapping[str, Any], known: Mapping[str, Sequence[dict[str, Any]] | None]
+) -> list[dict[str, Any]] | None:
+    """What an event was asked with; None for a later turn whose history wasn't found."""
+    if event["turn"]:
+        messages = known.get(event["event_id"])
+        return None if messages is None else [dict(message) for message in messages]
+    return [dict(message) for message in sent_messages(json.loads(prompt["messages_json"]), prompt.get("replayed_turns"))]
 
 
 def tools_text(tools: list[dict[str, Any]] | None) -> str:
