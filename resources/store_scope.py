@@ -52,11 +52,11 @@ class Scope:
             return "all"
         every = sorted({shard for _, shard in self.parts})
         if len(self.parts) == len(every) * len(STAGES):
-            return _ranges(every)
+            return ranges_text(every)
         by_stage: defaultdict[str, list[int]] = defaultdict(list)
         for stage, shard in sorted(self.parts):
             by_stage[stage].append(shard)
-        return "; ".join(f"{stage} {_ranges(shards)}" for stage, shards in by_stage.items())
+        return "; ".join(f"{stage} {ranges_text(shards)}" for stage, shards in by_stage.items())
 
     def __bool__(self) -> bool:
         return self.parts is None or bool(self.parts)
@@ -98,8 +98,8 @@ def _numbers(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers as `0-9,12`."""
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Ascending shard numbers as people write them: `0-9,12`."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash_assets.resources.store_scope import ranges_text
 from dflash_assets.tables import write_text
 from dflash_assets.validation.facts import ReportFacts, StratumShare, duration, spot_check_rows, status_line
 from dflash_assets.validation.plots import plots_of
@@ -129,6 +130,7 @@ def _environment(*, html: bool) -> Environment:
     )
     environment.filters["number"] = _number
     environment.filters["cell"] = _cell
+    environment.filters["ranges"] = ranges_text
     return environment
 
 

@@ -184,7 +184,7 @@ def test_databases_locked_for_longer_than_the_default_delay_writes_and_no_more(t
         instance.add_daemon_heartbeat(_heartbeat())
         assert instance.run_storage.get_cursor_values({"key"}) == {"key": "value"}
         instance.event_log_storage.store_event(materialised("r", 1))
-        instance.schedule_storage.delete_instigator_state("origin", "selector")
+        instance.schedule_storage.purge_ticks("origin", "selector", before=0.0)
         assert shards_of(instance.event_log_storage, "r") == ["shard-00000", "shard-00001"]  # pyright: ignore[reportArgumentType]
         release.join()
 

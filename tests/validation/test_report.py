@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -180,6 +182,19 @@ def test_files(facts: ReportFacts, tmp_path: Path) -> None:
     clean = next(rule for rule in values["rules"] if rule["rule"] == "clean_text")
     assert (clean["n"], clean["failed"], clean["reasons"]) == (147, 3, {"replacement_character": 3})
     assert values["offenders"]["clean_text"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [(range(39, 387), "(348): 39-386\n"), ((0, 1, 2, 7), "(4): 0-2, 7\n"), (range(0, 2_000, 2), ", …\n")],
+    ids=["one range", "two", "too many to name"],
+)
+def test_missing_shards_are_named_as_ranges(facts: ReportFacts, missing: Sequence[int], said: str) -> None:
+    status = replace(facts.run.status, missing_shards=tuple(missing))
+    markdown = report_markdown(replace(facts, run=replace(facts.run, status=status)))
+    line = next(line for line in markdown.splitlines(keepends=True) if line.startswith("Missing shards"))
+    assert line.endswith(said)
+    assert len(line) < 350
 
 
 def test_the_same_facts_give_the_same_pages(facts: ReportFacts, tmp_path: Path) -> None:
