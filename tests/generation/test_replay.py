@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +12,17 @@ import pytest
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.requests import Again
 from dflash_assets.generation.run import Generation, GenerationRun
-from dflash_assets.generation.shards import ShardFacts, ShardPlan, Shards
-from dflash_assets.replay.following import Replay, Spoken
-from dflash_assets.replay.turns import opening
+from dflash_assets.generation.shards import Shards
 from dflash_assets.resources.engines.base import EngineError, GenerationReply, GenerationRequest
 from dflash_assets.resources.store import DirectoryStore
-from dflash_assets.rows import SHARD_PROMPT
-from dflash_assets.tables import digest, write_rows
 from tests.support.engines import STOP, ScriptedEngine, answer
-from tests.support.generation import facts, make_run, prompt_row, run_all, settings, write_shards
-
-TURNS = 3
+from tests.support.generation import facts, make_run, run_all, settings, write_shards
+from tests.support.replaying import TURNS, conversations, ids_of, recorded, replay, with_replay
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_assets.generation.attempts.backoff_seconds", lambda attempt, retry_after: 0.001)
-
-
-def ids_of(messages: Sequence[dict[str, Any]], tools: Any = None, thinking: bool = False) -> list[int]:
-    """One id a message, so that a prompt is the beginning of the next turn's."""
-    return [3, *(int(digest(message["role"], str(message["content"]), length=8), 16) % 80 + 10 for message in messages)]
-
-
-def replay(**changes: Any) -> Replay:
-    values: dict[str, Any] = {
-        "encode": ids_of,
-        "split": lambda text, tools, thinking: Spoken(text, "", (), whole=True, closed=True),
-        "calls_must_match": "arguments",
-        "longest_prompt": 1000,
-    }
-    return Replay(**{**values, **changes})
-
-
-def recorded(number: int) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    for turn in range(TURNS):
-        messages.append({"role": "user", "content": f"question {number}.{turn}"})
-        messages.append({"role": "assistant", "content": "RECORDED"})
-    return messages[:-1]
-
-
-def conversations(folder: Path, shards: int, size: int, *, plain: int = 0) -> list[ShardPlan]:
-    """`size` conversations of three turns a shard, and `plain` prompts that are answered once."""
-    plans: list[ShardPlan] = []
-    for shard in range(shards):
-        rows = []
-        for number in range(shard * size, (shard + 1) * size):
-            messages = recorded(number)
-            ids = ids_of(opening(messages))
-            rows.append({**prompt_row(number, shard), "messages_json": json.dumps(messages), "replayed_turns": TURNS, "prompt_ids": ids})
-        rows += [{**prompt_row(900 + shard * plain + number, shard), "replayed_turns": None} for number in range(plain)]
-        path = folder / f"prompts-{shard}.parquet"
-        write_rows(path, SHARD_PROMPT, rows)
-        plans.append(ShardPlan(shard, path, len(rows), digest(*(str(row["prompt_id"]) for row in rows))))
-    return plans
 
 
 def rows(store: DirectoryStore) -> list[dict[str, Any]]:
@@ -82,11 +36,6 @@ def rows(store: DirectoryStore) -> list[dict[str, Any]]:
 
 def own_words(request: GenerationRequest, tries: int) -> GenerationReply:
     return answer(request, f"said after {len(request.prompt_ids)} and {sum(request.prompt_ids)}")
-
-
-def with_replay(**changes: Any) -> ShardFacts:
-    made = replay(**changes)
-    return facts(replay=lambda: made)
 
 
 def test_every_turn_is_asked_on_the_models_own_history(store: DirectoryStore, tmp_path: Path) -> None:

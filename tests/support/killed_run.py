@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from dflash_assets.generation.journal import Answer, Journal
@@ -19,10 +20,14 @@ from dflash_assets.resources.engines.sglang import SglangEngine
 from dflash_assets.resources.store import DirectoryStore
 from dflash_assets.tables import digest
 from tests.support.generation import make_run, settings
+from tests.support.replaying import ids_of, with_replay
+
+WIDTH = 3
+"""Ids of a message in replayed conversations."""
 
 
 def prepare(folder: Path, plans: Sequence[ShardPlan], stops: Sequence[int], vocab_size: int, model: str) -> None:
-    """Write what the run needs to know, so that it loads no tokenizer."""
+    """Write what the run needs to know, so that it loads no tokenizer. Conversations are those of `replaying`, of WIDTH."""
     shards = [[plan.shard, str(plan.prompts), plan.rows, plan.digest] for plan in plans]
     (folder / "plans.json").write_text(json.dumps({"shards": shards, "stops": list(stops), "vocab_size": vocab_size, "model": model}))
 
@@ -32,7 +37,9 @@ def open_run(folder: Path, url: str) -> GenerationRun:
     spec = json.loads((folder / "plans.json").read_text())
     plans = [ShardPlan(number, Path(path), rows, content) for number, path, rows, content in spec["shards"]]
     window = settings(stop_token_ids=tuple(spec["stops"]), rules=AnswerRules(frozenset(spec["stops"]), spec["vocab_size"], None))
-    return make_run(DirectoryStore(folder / "store", "test"), plans, [SglangEngine(url)], window=window, expected_model=spec["model"])
+    shard_facts = with_replay(encode=partial(ids_of, width=WIDTH))
+    store = DirectoryStore(folder / "store", "test")
+    return make_run(store, plans, [SglangEngine(url)], window=window, shard_facts=shard_facts, expected_model=spec["model"])
 
 
 def fingerprint(output_ids: Sequence[int]) -> str:
