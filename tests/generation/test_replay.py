@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,21 @@ def test_prompts_of_older_versions_replay_nothing(store: DirectoryStore, tmp_pat
     run_all(store, plans, [ScriptedEngine()])
     assert [row["turn"] for row in rows(store)] == [0] * 4
     assert STOP in rows(store)[0]["output_ids"]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_conversations_that_begin_alike_go_on_each_with_its_own(store: DirectoryStore, tmp_path: Path, shards: int) -> None:
+    """The opening is asked once or twice, as it comes; each conversation has all its turns, and a second run sends nothing."""
+    plans = conversations(tmp_path, shards, 4 // shards, width=3, same_opening=True)
+    shard_facts = with_replay(encode=partial(ids_of, width=3))
+    engine = ScriptedEngine(script=own_words)
+    assert [outcome.error for outcome in run_all(store, plans, [engine], shard_facts=shard_facts)] == [None] * shards
+    found = rows(store)
+    assert Counter((row["prompt_id"], row["turn"]) for row in found) == {(f"p{n:05d}", turn): 1 for n in range(4) for turn in range(TURNS)}
+    assert len({row["event_id"] for row in found}) == len(found)
+    assert len({tuple(row["prompt_ids"]) for row in found if row["turn"] == 0}) == 1
+    assert len({tuple(row["prompt_ids"]) for row in found if row["turn"] == 1}) == 4
+    assert Counter(row["conversation_end"] for row in found) == {None: 8, "complete": 4}
+    again = ScriptedEngine(script=own_words)
+    run_all(store, plans, [again], shard_facts=shard_facts)
+    assert again.seen == []

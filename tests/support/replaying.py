@@ -42,13 +42,15 @@ def recorded(number: int) -> list[dict[str, Any]]:
     return messages[:-1]
 
 
-def conversations(folder: Path, shards: int, size: int, *, plain: int = 0, width: int = 1) -> list[ShardPlan]:
+def conversations(folder: Path, shards: int, size: int, *, plain: int = 0, width: int = 1, same_opening: bool = False) -> list[ShardPlan]:
     """`size` conversations of three turns a shard, and `plain` prompts that are answered once."""
     plans: list[ShardPlan] = []
     for shard in range(shards):
         rows = []
         for number in range(shard * size, (shard + 1) * size):
             messages = recorded(number)
+            if same_opening:
+                messages[0]["content"] = "how do you do"
             ids = ids_of(opening(messages), width=width)
             rows.append({**prompt_row(number, shard), "messages_json": json.dumps(messages), "replayed_turns": TURNS, "prompt_ids": ids})
         rows += [{**prompt_row(900 + shard * plain + number, shard), "replayed_turns": None} for number in range(plain)]
