@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 import dagster as dg
 
@@ -94,12 +97,25 @@ def alerts_of(
     return alerts, Seen(said, run, done, seen.since, stalled)
 
 
+class NotTaken(Exception):
+    """The webhook didn't take an alert. Says why without the address, which is a secret: chat services put their token there."""
+
+
 def send(url: str, recipe: str, alert: Alert) -> None:
-    """POST one alert as JSON {text, recipe, kind, shards}; `text` is what chat services show. Raises OSError when it isn't taken."""
+    """POST one alert as JSON {text, recipe, kind, shards}; `text` is what chat services show. Raises NotTaken."""
     body = json.dumps({"text": alert.text, "recipe": recipe, "kind": alert.kind, "shards": alert.shards}).encode()
-    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS):
-        pass
+    try:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise NotTaken("it is no http:// or https:// address")
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=WEBHOOK_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise NotTaken(f"HTTP {error.code}") from None
+    except (OSError, HTTPException, ValueError) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise NotTaken((isinstance(cause, OSError) and cause.strerror) or type(cause).__name__) from None
 
 
 def alert_sensor(plan: Plan) -> dg.SensorDefinition:
@@ -123,7 +139,7 @@ def alert_sensor(plan: Plan) -> dg.SensorDefinition:
             if url:
                 try:
                     send(url, recipe.name, alert)
-                except (OSError, ValueError) as error:
+                except NotTaken as error:
                     # The cursor stays where it is, so the next look tries again.
                     return dg.SkipReason(f"{WEBHOOK} didn't take the alert ({error}); tried again at the next look: {alert.text}")
         context.update_cursor(seen.cursor())

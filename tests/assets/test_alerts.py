@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dflash_assets.assets.alerts import STALLED_SECONDS, WEBHOOK, Seen, alerts_of
+from dflash_assets.assets.alerts import STALLED_SECONDS, WEBHOOK, Alert, NotTaken, Seen, alerts_of, send
 from dflash_assets.assets.build import build_definitions
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.workspace import store_of
@@ -105,6 +105,27 @@ def receiver() -> Iterator[Receiver]:
         yield made
         made.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("hooks.example/services/TOKEN", "it is no http"),
+        ("file:///tmp/TOKEN", "it is no http"),
+        ("http://127.0.0.1:TOKEN/hook", "InvalidURL"),
+        ("http://[TOKEN/hook", "ValueError"),
+        ("http://127.0.0.1:9/a b/TOKEN", "InvalidURL"),
+        ("http://127.0.0.1:9/TOKEN", "Connection refused"),
+        ("http://user:TOKEN@127.0.0.1:9/hook", "InvalidURL|refused|not known|resolution"),
+        ("http://127.0.0.1:{port}/TOKEN", "HTTP 403"),
+    ],
+)
+def test_an_address_that_does_not_work_is_not_quoted(receiver: Receiver, address: str, why: str) -> None:
+    receiver.status = 403
+    with pytest.raises(NotTaken, match=why) as raised:
+        send(address.format(port=receiver.server_port), "small", Alert("stalled", "no answer"))
+    assert "TOKEN" not in str(raised.value)
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None, "nor in a traceback"
 
 
 def test_the_sensor_posts_to_the_webhook_and_keeps_what_it_does_not_take(

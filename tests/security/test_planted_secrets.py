@@ -1,7 +1,7 @@
 """One secret of each kind is planted wherever a run takes something in; then every byte the run left anywhere is searched.
 
 Planted: in texts, tool schemas, arguments, headers and damaged rows of data sets; in the environment (the servers' key, cloud and hub
-credentials, a database password that is nobody's business); in what a server says when it fails.
+credentials, a webhook's and a proxy's address, a database password that is nobody's business); in what a server says when it fails.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ IN_ENVIRONMENT = {
     "HF_TOKEN": "hf" + "_environmentPLANTEDtoken0123456789",
     "OPENAI_API_KEY": "sk-" + "environmentPLANTED0123456789",
     "DATABASE_URL": "postgresql://app:environmentDbPassw0rd@db/x",
+    "HTTPS_PROXY": "http://worker:environmentProxyPassw0rd@127.0.0.1:9",
+    "DFLASH_ALERT_WEBHOOK": "http://127.0.0.1:9/services/environmentWebhookToken",
+}
+MARKS_IN_URLS = {
+    "DATABASE_URL": "environmentDbPassw0rd",
+    "HTTPS_PROXY": "environmentProxyPassw0rd",
+    "DFLASH_ALERT_WEBHOOK": "environmentWebhookToken",
 }
 
 
@@ -134,7 +141,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project
 
 def planted() -> dict[str, str]:
     """Marker by name; of a URL only its password."""
-    environment = {**IN_ENVIRONMENT, "DATABASE_URL": "environmentDbPassw0rd"}
+    environment = {**IN_ENVIRONMENT, **MARKS_IN_URLS}
     return {**{f"row {kind}": value for kind, value in IN_ROWS.items()}, **{f"env {name}": value for name, value in environment.items()}}
 
 
