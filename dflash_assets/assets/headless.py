@@ -34,7 +34,7 @@ from dflash_assets.tables import write_text
 DAGSTER_YAML = """\
 # Written by dflash-assets; yours to change.
 storage:
-  # Dagster's SQLite files, written without a wait for the disk at every event. PostgreSQL: docs/webserver.md.
+  # Dagster's SQLite files, written without a wait for the disk at every event.
   custom:
     module: dflash_assets.assets.records
     class: SteadySqliteStorage
