@@ -45,10 +45,10 @@ SHARED = {PREFIX + "manifest.json", PREFIX + "lock.json"}
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LiveServer]:
-    """A server that answers, and the plans of all shards in `tmp_path`."""
+    """A server slow enough to be in the middle of a range when a host dies, and the plans of all shards in `tmp_path`."""
     plans = write_live_shards(tmp_path, SHARDS, SHARD)
     prepare(tmp_path, plans, small_tokenizer().stop_token_ids, small_tokenizer().vocab_size, NAME)
-    with live(ServerSettings(NAME, context_length=4096, slots=8, tokens_per_second=60.0)) as found:
+    with live(ServerSettings(NAME, context_length=4096, slots=8, tokens_per_second=20.0)) as found:
         yield found
 
 
