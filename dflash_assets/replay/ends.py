@@ -12,7 +12,7 @@ Stop = Literal[
     "missing_result",  # the calls fit, but the recording lacks the result of one
     "unexpected_call",  # a call where the recording goes on with the user
     "no_call",  # no call where the recording has one
-    "malformed_call",  # the answer can't be taken apart strictly
+    "malformed_call",  # the answer can't be taken apart strictly, or a call is nested beyond all sense
     "no_answer",  # nothing said and nothing called, or a thought that was never closed
     "cut",  # the answer ended at its limit of tokens
     "failed",  # no answer at all

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_assets.replay.ends import COMPLETE, STOPPED, Stop
-from dflash_assets.replay.matching import Policy, results_in_order
+from dflash_assets.replay.matching import Policy, results_in_order, too_deep
 from dflash_assets.replay.turns import Message, recorded_after
 from dflash_assets.tokens.template import TemplateFault
 
@@ -71,7 +71,7 @@ class Replay:
         if stop is not None:
             return STOPPED + stop
         spoken = self.split(text, tools_json, thinking)
-        if not spoken.whole or any(not isinstance(arguments, Mapping) for _, arguments in spoken.calls):
+        if not spoken.whole or any(not isinstance(arguments, Mapping) or too_deep(arguments) for _, arguments in spoken.calls):
             return STOPPED + "malformed_call"
         if not spoken.closed or not (spoken.calls or spoken.content.strip()):
             return STOPPED + "no_answer"

@@ -5,7 +5,7 @@ Here: the assignment of calls, in any order, and the reasons why there is none. 
 Parallel calls have no order of their own, so the model's are compared with the recorded ones as a multiset: each must be one of the
 recorded calls, each recorded call must be made once. `arguments` compares name and arguments, `name` the name only (and still
 gives calls with equal arguments each other's results). Arguments are compared as decoded JSON: key order and white space
-don't count, 1 and 1.0 are one number, true is no number.
+don't count, 1 and 1.0 are one number, true is no number. Arguments nested over MOST_NESTED levels are equal to none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Policy = Literal["arguments", "name"]
 Mismatch = Literal["no_call", "unexpected_call", "call_mismatch", "missing_result"]
 Named = tuple[str, Any]
 """(function name, decoded arguments)."""
+MOST_NESTED = 200
+"""Levels of arguments that are compared and rendered. Python gives up at some hundreds, and not always at the same number."""
 
 
 def results_in_order(
@@ -31,7 +33,7 @@ def results_in_order(
         return "unexpected_call" if made else []
     if not made:
         return "no_call"
-    pairs = _assigned([(call["function"]["name"], json.loads(call["function"]["arguments"] or "{}")) for call in recorded], made, policy)
+    pairs = _assigned([(call["function"]["name"], _decoded(call["function"]["arguments"])) for call in recorded], made, policy)
     if pairs is None:
         return "call_mismatch"
     by_id = {result.get("tool_call_id"): result for result in results}
@@ -59,7 +61,33 @@ def _assigned(recorded: Sequence[Named], made: Sequence[Named], policy: Policy) 
     return places if len(places) == len(made) else None
 
 
-def _comparable(value: Any) -> str:
+def too_deep(value: Any) -> bool:
+    """Whether decoded JSON is nested over MOST_NESTED levels."""
+    level: list[Any] = [value]
+    for _ in range(MOST_NESTED):
+        level = [
+            item for value in level if isinstance(value, dict | list) for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return False
+    return True
+
+
+_TOO_DEEP = object()
+"""Arguments that even the decoder gives up at."""
+
+
+def _decoded(arguments: str | None) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except RecursionError:
+        return _TOO_DEEP
+
+
+def _comparable(value: Any) -> object:
+    """Equal for equal arguments."""
+    if value is _TOO_DEEP or too_deep(value):
+        return object()
     return json.dumps(_numbers(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
 
 
