@@ -12,12 +12,14 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from dflash_assets.errors import TrainingSetError
+from dflash_assets.resources.range_file import RangeFile, ReadOnly
 from dflash_assets.resources.s3_client import ATTEMPTS, Kind, S3Fault, make_client, translated
 
 _READ_AHEAD = 4 << 20
@@ -46,7 +48,7 @@ def etag_of(filesystem: Any, path: str) -> str:
     return filesystem.handler.head(path)["ETag"].strip('"')
 
 
-class _Handler(pafs.FileSystemHandler):  # pyright: ignore[reportUntypedBaseClass]
+class _Handler(ReadOnly):
     def __init__(self, make: Callable[[], Any]) -> None:
         self._client = _asked("client", "s3", make)
 
@@ -106,57 +108,17 @@ class _Handler(pafs.FileSystemHandler):  # pyright: ignore[reportUntypedBaseClas
 
     def open_input_file(self, path: str) -> Any:
         head = self.head(path)
-        return pa.PythonFile(io.BufferedReader(_Object(self, path, head["ETag"], head["ContentLength"]), _READ_AHEAD), mode="r")
-
-    def open_input_stream(self, path: str) -> Any:
-        return self.open_input_file(path)
+        file = RangeFile(partial(self.range, path, head["ETag"]), head["ContentLength"])
+        return pa.PythonFile(io.BufferedReader(file, _READ_AHEAD), mode="r")
 
     def get_type_name(self) -> str:
         return "s3, read only"
-
-    def normalize_path(self, path: str) -> str:
-        return path
 
     def __eq__(self, other: object) -> bool:
         return self is other
 
     def __hash__(self) -> int:
         return id(self)
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("an existing set is never written to")
-
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
-    move = copy_file = open_output_stream = open_append_stream = _refuse
-
-
-class _Object(io.RawIOBase):
-    """One object, read by stretches."""
-
-    def __init__(self, handler: _Handler, path: str, etag: str, size: int) -> None:
-        super().__init__()
-        self._handler, self._path, self._etag, self._size, self._at = handler, path, etag, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any, /) -> int:
-        length = min(len(buffer), self._size - self._at)
-        if length <= 0:
-            return 0
-        buffer[:length] = self._handler.range(self._path, self._etag, self._at, length)
-        self._at += length
-        return length
 
 
 def _split(path: str) -> tuple[str, str]:
