@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.browser import page_of, screenshot
+from tests.support.browser import screenshot
 from tests.support.project import Project, make_project, recipe_data, simulator
-from tests.support.webserver import Webserver, make_upstream, webserver
+from tests.support.webserver import Webserver, make_upstream
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -38,18 +38,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project = make_project(folder / "project", recipe_data({"kind": "sglang", "servers": [{"url": url}]}))
         make_upstream(project)
         yield project
-
-
-@pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[Webserver]:
-    with webserver(project) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def page(server: Webserver) -> Iterator[Page]:
-    with page_of(server) as found:
-        yield found
 
 
 BACKFILLS = "query { partitionBackfillsOrError { ... on PartitionBackfills { results { id status numPartitions } } } }"

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.browser import page_of, screenshot
+from tests.support.browser import screenshot
 from tests.support.project import ROOT, Project
 from tests.support.red_shard import BAD, RED, SHARDS, red_shard_project
-from tests.support.webserver import Webserver, webserver
+from tests.support.webserver import Webserver
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -29,17 +29,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[Webserver]:
-    with webserver(project) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def page(server: Webserver) -> Iterator[Page]:
-    with page_of(server) as found:
-        found.set_default_timeout(WAIT_MS)
-        yield found
+@pytest.fixture(autouse=True)
+def _patience(page: Page) -> None:
+    page.set_default_timeout(WAIT_MS)
 
 
 def documented_config() -> str:
