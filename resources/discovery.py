@@ -46,14 +46,14 @@ class Found:
 
 
 async def look_up(names: Sequence[Name], *, resolve: Resolve = by_system, seconds: float = LOOK_UP_SECONDS) -> list[Found]:
-    """All names once, at the same time: for who wants to know before a run."""
+    """All names once, at the same time. A resolver that never answers is given up after `seconds`."""
 
     async def one(name: Name) -> Found:
         try:
             async with asyncio.timeout(seconds):
                 return Found(name, tuple(await resolve(name.dns, name.port)))
         except TimeoutError:  # one of OSError's, so it stands first
-            return Found(name, (), f"no answer from the resolver in {seconds:.0f} s")
+            return Found(name, (), f"can't be looked up: no answer from the resolver in {seconds:.0f} s")
         except OSError as error:
             return Found(name, (), f"can't be looked up: {error.strerror or error}")
 
@@ -61,12 +61,18 @@ async def look_up(names: Sequence[Name], *, resolve: Resolve = by_system, second
 
 
 class Discovery:
-    """The servers behind some names. `limit`: requests in flight at most for each (None: its own count)."""
+    """The servers behind some names. `limit`: requests in flight at most for each (None: its own count); `seconds`: see `look_up`."""
 
     def __init__(
-        self, names: Sequence[Name], make: Callable[[str], Engine], *, limit: int | None = None, resolve: Resolve = by_system
+        self,
+        names: Sequence[Name],
+        make: Callable[[str], Engine],
+        *,
+        limit: int | None = None,
+        resolve: Resolve = by_system,
+        seconds: float = LOOK_UP_SECONDS,
     ) -> None:
-        self._names, self._resolve = tuple(names), resolve
+        self._names, self._resolve, self._seconds = tuple(names), resolve, seconds
         self.make, self.limit = make, limit
         self._last: dict[Name, frozenset[str]] = {}
         self.problem: str | None = None
@@ -91,9 +97,9 @@ class Discovery:
         """Base URLs of the servers there are now. A name that can't be looked up keeps the addresses it had: servers that died are
         found by their requests, and a resolver's trouble must not empty a fleet."""
         self.problem = None
-        for name in self._names:
-            try:
-                self._last[name] = frozenset(await self._resolve(name.dns, name.port))
-            except OSError as error:
-                self.problem = f"{name.dns} can't be looked up: {error.strerror or error}"
+        for found in await look_up(self._names, resolve=self._resolve, seconds=self._seconds):
+            if found.problem is None:
+                self._last[found.name] = frozenset(found.urls)
+            else:
+                self.problem = f"{found.name.dns} {found.problem}"
         return frozenset().union(*self._last.values())

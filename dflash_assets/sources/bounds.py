@@ -9,6 +9,7 @@ allocation itself tells what a batch takes. Linux refuses allocations over the l
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ MAX_RATIO = 200
 DECODE_BYTES = 4 << 30
 """What decoding one batch of Parquet (256 rows) may take more than the process has: rows of 16 MB are read, bombs are not."""
 _STATUS = Path("/proc/self/statm")
+_one_at_a_time = threading.RLock()
+"""The limit is the process's: of two that overlap, the one that ends last would leave the other's behind for good."""
 _DATA_FIELD = 5
 
 
@@ -69,6 +72,19 @@ def memory_limit(name: str, limit: int | None = None) -> Generator[None]:
     Raises SourceError instead of the MemoryError. The limit is the process's, so other threads are under it for as long.
     """
     extra = DECODE_BYTES if limit is None else limit
+    with _one_at_a_time, _limited(extra):
+        try:
+            yield
+        except MemoryError as error:  # pyarrow's own is one too
+            raise SourceError(
+                f"a batch of its rows takes more than {extra >> 20:,} MiB of memory",
+                where=name,
+                todo="it looks like a decompression bomb; if its rows are really that long, write it anew as JSON Lines and leave the longest out",
+            ) from error
+
+
+@contextmanager
+def _limited(extra: int) -> Generator[None]:
     try:
         import resource
 
@@ -83,11 +99,5 @@ def memory_limit(name: str, limit: int | None = None) -> Generator[None]:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
     try:
         yield
-    except MemoryError as error:  # pyarrow's own is one too
-        raise SourceError(
-            f"a batch of its rows takes more than {extra >> 20:,} MiB of memory",
-            where=name,
-            todo="it looks like a decompression bomb; if its rows are really that long, write it anew as JSON Lines and leave the longest out",
-        ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -116,3 +116,26 @@ def test_the_systems_resolver_gives_one_url_an_address() -> None:
 def test_a_recipe_without_servers_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         EngineSpec.model_validate({"kind": "sglang", **fields})
+
+
+def test_a_resolver_that_never_answers_is_given_up_and_said() -> None:
+    """One silent name keeps neither the others nor the run waiting, and its addresses are kept."""
+    silent = False
+
+    async def resolve(dns: str, port: int) -> list[str]:
+        if dns == "slow.internal" and silent:
+            await asyncio.sleep(3600)
+        return [f"http://{dns}:{port}"]
+
+    names = [Name("slow.internal", 1, 0.1), Name("quick.internal", 2, 0.1)]
+    discovery = Discovery(names, SglangEngine, resolve=resolve, seconds=0.05)
+
+    async def twice() -> tuple[frozenset[str], frozenset[str]]:
+        nonlocal silent
+        before = await discovery.urls()
+        silent = True
+        return before, await discovery.urls()
+
+    before, after = asyncio.run(twice())
+    assert before == after == {"http://slow.internal:1", "http://quick.internal:2"}
+    assert discovery.problem == "slow.internal can't be looked up: no answer from the resolver in 0 s"

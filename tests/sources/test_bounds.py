@@ -7,6 +7,8 @@ import re
 import resource
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,3 +124,22 @@ def test_a_bomb_ends_its_source_and_says_which_file(tmp_path: Path, monkeypatch:
     spec = SourceSpec(name="toy", format="question_answer", path="bomb.parquet")
     with pytest.raises(SourceError, match=r"bomb\.parquet"):
         ingest(spec, base_dir=tmp_path, prompts=tmp_path / "p.parquet", rejected=tmp_path / "r.parquet")
+
+
+def test_limits_that_overlap_leave_none_behind() -> None:
+    """The limit is the process's: the one that began second must not put back the first one's when it ends last."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    entered = threading.Barrier(2)
+
+    def read(rounds: int) -> None:
+        entered.wait()
+        for _ in range(rounds):
+            with bounds.memory_limit("rows.parquet", 8 << 30), bounds.memory_limit("rows.parquet", 8 << 30):
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=read, args=(rounds,)) for rounds in (20, 21)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
