@@ -143,7 +143,7 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]],
 
 
 def iterate_rows(path: Path, columns: list[str] | None = None, batch_rows: int = 1000) -> Iterator[dict[str, Any]]:
-    """Rows of a Parquet file as dicts, in bounded memory."""
+    """Rows of a Parquet file as dicts, in bounded memory. Columns it doesn't have, as files of older versions, are passed over."""
     with pq.ParquetFile(path, pre_buffer=False) as file:  # else the bytes of all row groups stay until the end
         for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
             yield from batch.to_pylist()

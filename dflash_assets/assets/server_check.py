@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 import orjson
-import pyarrow.parquet as pq
 
 from dflash_assets.assets.wiring import tokenizer_of
 from dflash_assets.errors import GenerationError
@@ -22,7 +21,7 @@ from dflash_assets.replay.turns import sent_messages
 from dflash_assets.resources.engines.base import EngineError, EngineInfo
 from dflash_assets.resources.engines.sglang import SglangEngine
 from dflash_assets.resources.fleet import ServerCheck
-from dflash_assets.tables import canonical_json, digest
+from dflash_assets.tables import canonical_json, digest, iterate_rows
 from dflash_assets.tokens.agreement import render_difference, tokenizer_difference
 from dflash_assets.tokens.tokenizer import Conversation
 from dflash_assets.training_set.stage import SERVER_CHECK
@@ -106,9 +105,7 @@ def strata(workspace: Workspace) -> Iterator[tuple[str, Conversation]]:
     seen: set[tuple[str, bool, bool]] = set()
     for name in sorted(name for name in entries if name.startswith("prompts/"))[:SHARDS_READ]:
         columns = ["source", "thinking", "messages_json", "tools_json", "prompt_tokens", "replayed_turns"]
-        with pq.ParquetFile(workspace.path(entries[name])) as file:  # which passes over a column that older versions didn't have
-            rows = file.read(columns=columns).to_pylist()
-        for row in rows:
+        for row in iterate_rows(workspace.path(entries[name]), columns):
             stratum = (row["source"], row["thinking"], row["tools_json"] is not None)
             if stratum in seen or row["prompt_tokens"] > LONGEST_PROMPT:
                 continue

@@ -22,6 +22,7 @@ from dflash_assets.errors import RecipeError
 from dflash_assets.replay.ends import COMPLETE, STOPPED, STOPS
 from dflash_assets.replay.turns import recorded_until
 from dflash_assets.rows import OUTCOMES
+from dflash_assets.tables import iterate_rows
 from dflash_assets.workspace import Workspace
 
 SHOWN_CHARS = 1500
@@ -133,8 +134,7 @@ def _answers(
             for verdict in pq.read_table(workspace.path(verdicts_entry), filters=[("passed", "==", False)]).to_pylist():
                 failed.setdefault(verdict["event_id"], []).append(verdict)
         prompts = {row["prompt_id"]: row for row in pq.read_table(workspace.path(prompts_entry)).drop(["prompt_ids"]).to_pylist()}
-        with pq.ParquetFile(workspace.path(entry), pre_buffer=False) as file:  # which passes over columns that older versions didn't have
-            rows = file.read(columns=_COLUMNS).to_pylist()
+        rows = list(iterate_rows(workspace.path(entry), _COLUMNS))
         own = _own_answers(rows)
         for row in rows:
             prompt = prompts.get(row["prompt_id"])

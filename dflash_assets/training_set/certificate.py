@@ -135,7 +135,7 @@ def _servers(renders: Sequence[ServerRender]) -> Iterator[dict[str, Any]]:
 def _answers(
     shard: ShardFiles, tokenizer: TargetTokenizer, decode: Callable[[Sequence[int]], str], replay: Callable[[], Replay] | None
 ) -> Iterator[dict[str, Any]]:
-    prompts = _prompts(shard)
+    prompts = shard.prompts_by_id()
     replayed = any(row.get("replayed_turns") is not None for row in prompts.values())
     known = histories(shard.completions, prompts, replay()) if replay is not None and replayed else {}
     about = ["event_id", "prompt_id", "source", "server", "turn", "text", "finish_reason", "outcome", "ids_exact"]
@@ -162,12 +162,6 @@ def _claim(
         return {"holds": None, "detail": "the history of a replayed conversation was not made anew"}
     found = known[event["event_id"]] is not None
     return {"holds": found, "detail": None if found else f"{len(sent)} ids were sent, which no stored answers before them lead to"}
-
-
-def _prompts(shard: ShardFiles) -> dict[str, dict[str, Any]]:
-    with pq.ParquetFile(shard.prompts) as file:  # which passes over a column that older versions didn't have
-        table = file.read(columns=["prompt_id", "messages_json", "tools_json", "thinking", "replayed_turns"])
-    return {row["prompt_id"]: row for row in table.to_pylist()}
 
 
 def _conversation(prompt: Mapping[str, Any]) -> Conversation:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dflash_assets.rows import TRAINING
+from dflash_assets.tables import iterate_rows
 
 Split = Literal["train", "eval"]
 SPLITS: tuple[Split, ...] = ("train", "eval")
@@ -60,6 +61,11 @@ class ShardFiles:
     """VERDICT rows."""
     shard: int
     """Its number, for messages."""
+
+    def prompts_by_id(self) -> dict[str, dict[str, Any]]:
+        """What its prompts were asked with, by prompt_id: `messages_json`, `tools_json`, `thinking`, `replayed_turns`."""
+        columns = ["prompt_id", "messages_json", "tools_json", "thinking", "replayed_turns"]
+        return {row["prompt_id"]: row for row in iterate_rows(self.prompts, columns)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,7 @@ def conversations(training_set: TrainingSet, context: ExportContext, written: Wr
     splits = _Splits(training_set)
     written.left_out.update({"existing_row_without_messages": splits.existing} if splits.existing else {})
     for shard in context.shards:
-        with pq.ParquetFile(shard.prompts) as file:  # which passes over a column that older versions didn't have
-            rows = file.read(columns=["prompt_id", "messages_json", "tools_json", "thinking", "replayed_turns"]).to_pylist()
-        prompts = {row["prompt_id"]: row for row in rows}
+        prompts = shard.prompts_by_id()
         columns = ["event_id", "prompt_id", "source", "turn", "text"]
         table = pq.read_table(shard.completions, columns=[*columns, "prompt_ids", "output_ids"])
         lengths = [pc.list_value_length(table[name]).to_numpy() for name in ("prompt_ids", "output_ids")]
