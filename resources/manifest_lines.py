@@ -55,7 +55,7 @@ class EntryLines(Generic[E]):
         if isinstance(entries, bytes):
             try:
                 return self._lines(entries)
-            except (orjson.JSONDecodeError, ValueError):
+            except ValueError:  # orjson.JSONDecodeError is one
                 entries = orjson.loads(b"{" + entries + b"}")  # broken by hand into other lines
         assert isinstance(entries, Mapping)
         return {name: self._make(name, value) for name, value in entries.items()}

@@ -1,8 +1,8 @@
 """A store in a bucket: committed to a local working copy first, uploaded behind, fetched when something isn't here.
 
-Here: the S3Store: what each promise of a store comes to, and what becomes of damage. Not here: the local side (`working_copy.py`),
-requests (`s3_bucket.py`), the bucket's manifest (`s3_remote.py`), uploading (`s3_upload.py`), who may write (`s3_claims.py`), the
-journal's copies (`s3_journal.py`). docs/storage.md tells the whole.
+Here: the S3Store: what each promise of a store comes to. Not here: the local side (`working_copy.py`), requests (`s3_bucket.py`),
+the bucket's manifest (`s3_remote.py`), uploading (`s3_upload.py`), who may write (`s3_claims.py`), what becomes of damage
+(`s3_mender.py`), the journal's copies (`s3_journal.py`). docs/storage.md tells the whole.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dflash_assets.resources.durable import file_sha256, publish, write_text
+from dflash_assets.resources.durable import publish, write_text
 from dflash_assets.resources.manifest import Entry, Owner, StoredFile, StoreFault, changed
 from dflash_assets.resources.s3_bucket import Bucket
 from dflash_assets.resources.s3_claims import Claims
 from dflash_assets.resources.s3_client import S3Fault, make_client
 from dflash_assets.resources.s3_journal import JournalMirror
 from dflash_assets.resources.s3_lease import Lease
+from dflash_assets.resources.s3_mender import Mender
 from dflash_assets.resources.s3_remote import Remote, add_tie
 from dflash_assets.resources.s3_upload import Uploader
 from dflash_assets.resources.store_lock import describe_me, held_by, is_locked, run_lock
 from dflash_assets.resources.store_protocol import StoreOptions, StoreState
 from dflash_assets.resources.store_scope import STAGES, WHOLE, Scope
-from dflash_assets.resources.working_copy import RESERVE_BYTES, WorkingCopy, files_of
+from dflash_assets.resources.working_copy import RESERVE_BYTES, WorkingCopy
 
 log = logging.getLogger(__name__)
 TEXT_SECONDS = 5.0
@@ -76,6 +77,7 @@ class S3Store:
         if options.mirror_journal:
             self._uploader.on_pass.append(lambda: self._mirror.look(all_up=not self._uploader.pending().groups))
         self._uploader.on_up = lambda: self._local.trim(self._remote.manifest.etags)
+        self._mender = Mender(self._bucket, self._local, self._remote, self._claims, pending=self._uploader.pending, commit=self.commit)
         self._guard = threading.RLock()
         self._pulled = False
         self._looked = 0.0
@@ -226,7 +228,7 @@ class S3Store:
         if self._uploader.begin():
             self._remote.pull()
             self._pulled = True
-            self.verify()
+            self._mender.verify()
             if self._options.mirror_journal and (found := self._restore_journals()):
                 log.warning("brought %d journal segment(s) of another machine from %s", found, self.root)
         self._uploader.start()
@@ -236,69 +238,9 @@ class S3Store:
         alive = {(holder.owner or "").partition("@")[0] for holder in self._claims.holders()}
         return self._mirror.restore(alive, alone=self._claims.scope == WHOLE)
 
-    def verify(self) -> list[str]:
-        """Compare every named file of what is ours to write with the bucket's listing and the working copy; mend what can be mended.
-
-        A damaged object is moved to quarantine in the bucket. With a good local copy it is uploaded again; without one its
-        entries are let go of, so that they are made again. Returns what was found, a line each.
-        """
-        manifest, said = self._remote.manifest, list[str]()
-        entries = {name: entry for name, entry in manifest.entries.items() if self._is_ours(name)}
-        listed = {found.path: found for found in self._bucket.list()} if entries else {}
-        damaged: list[StoredFile] = []
-        mended: dict[str, str] = {}
-        for file in files_of(entries):
-            there = listed.get(file.path)
-            etag = manifest.etags.get(file.path)
-            if there is not None and there.bytes == file.bytes and etag in (None, there.etag):
-                continue
-            what = "is missing" if there is None else "has changed behind our back"
-            if there is not None:
-                what += f" and was moved to {self._set_aside(file.path)}"
-            local = self._local.local(file.path)
-            if local.exists() and file_sha256(local) == file.sha256:
-                mended[file.path] = self._bucket.put_file(local, file)
-                said.append(f"{self.url(file.path)} {what}; uploaded again from the working copy")
-            else:
-                damaged.append(file)
-                said.append(f"{self.url(file.path)} {what}; no copy here, it is made again")
-        for line in said:
-            log.warning("%s", line)
-        pending = {file.path for file in self._uploader.pending().files(manifest)}
-        damaged += [file for file in files_of(self._local.entries()) if file.path in pending and not self._local.has(file)]
-        if mended:
-            self._remote.publish({}, mended, self._claims)
-        if damaged:
-            self._let_go(damaged)
-        return said
-
-    def _let_go(self, damaged: Iterable[StoredFile]) -> None:
-        paths = {file.path for file in damaged}
-        entries = self._local.entries()
-        keys = {entry.key for entry in entries.values() if any(file.path in paths for file in entry.files)}
-        gone = [name for name, entry in entries.items() if entry.key in keys and self._is_ours(name)]
-        log.warning("made again: %s", ", ".join(sorted(gone)))
-        # The bucket first: an equal file made anew must look pending, and the manifest must not name what isn't there.
-        self._remote.publish(dict.fromkeys(gone), {}, self._claims)
-        for path in paths:
-            self._local.local(path).unlink(missing_ok=True)
-        self.commit(dict.fromkeys(gone))
-
     def require(self) -> None:
-        """Raise StoreFault unless this machine may still write: asked before anything in the bucket is moved or removed.
-
-        A process whose sibling on this machine uploads leaves it to that one, which renews the lease of both.
-        """
-        if self._claims.epoch or self._claims.lost is not None:
-            self._claims.require()
-
-    def _set_aside(self, path: str) -> str:
-        self._claims.require()
-        return self._bucket.url(self._bucket.quarantine(path, allowed=lambda _: self.require()))
-
-    def _is_ours(self, name: str) -> bool:
-        """Whether this run may change the entry."""
-        return self._claims.scope.covers(Scope.of([name]))
+        """Raise StoreFault unless this machine may still write: asked before anything in the bucket is moved or removed."""
+        self._mender.require()
 
     def _elsewhere(self) -> str | None:
         try:
@@ -357,14 +299,14 @@ class S3Store:
         self._local.trim(self._remote.manifest.etags)
 
     def _refuse(self, file: StoredFile, size: int) -> None:
-        ours = all(self._is_ours(name) for name, entry in self._local.entries().items() if file in entry.files)
+        ours = all(self._mender.is_ours(name) for name, entry in self._local.entries().items() if file in entry.files)
         if not self._claims.epoch or not ours:
             state = "is gone" if size < 0 else "isn't what the manifest says"
             raise StoreFault(f"{self.url(file.path)} {state}; the next `dflash-assets run` finds it and makes it again")
         what = "is gone from the bucket"
         if size >= 0:
-            what = f"has changed behind our back; it was moved to {self._set_aside(file.path)}"
-        self._let_go([file])
+            what = f"has changed behind our back; it was moved to {self._mender.set_aside(file.path)}"
+        self._mender.let_go([file])
         raise StoreFault(
             f"{self.url(file.path)} {what}. Run again: it is made again, from answers that are still there where there are any"
         )
