@@ -40,6 +40,8 @@ class SendWindow:
     def limit(self, capacity: int) -> int:
         """Requests the server may hold now, between 0 (it asked for a pause) and `capacity`."""
         now = self._clock()
+        if self._allowed == math.inf:  # asked for every request of a run, nearly always in this state
+            return 0 if now < self._paused_until else capacity
         elapsed, self._seen = now - self._seen, now
         growth = START_SLOTS / STEP_SECONDS if self._ramping else max(1.0, capacity * RECOVERY_SHARE)
         self._allowed += growth * elapsed

@@ -44,9 +44,12 @@ CHUNKS_AT_ONCE = 512
 """Buffers of one `writev`; Linux takes 1,024."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
-    """The terminal result of one ask, as remembered: everything of a COMPLETION row that the ask doesn't know."""
+    """The terminal result of one ask, as remembered: everything of a COMPLETION row that the ask doesn't know.
+
+    Never changed once made. Not frozen: setting the fields of a frozen class costs as much as all the rest of its making.
+    """
 
     key: str
     outcome: str
@@ -68,7 +71,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         if not isinstance(self.output_ids, array):
-            object.__setattr__(self, "output_ids", array("i", self.output_ids))
+            self.output_ids = array("i", self.output_ids)
 
     def encode(self) -> bytes:
         """Payload of the answer's record."""

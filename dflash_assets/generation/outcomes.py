@@ -32,6 +32,9 @@ class Verdict:
     """No request can succeed (wrong key): stops the run."""
 
 
+_OK = Verdict("ok")
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
     """What a good end looks like for this model."""
@@ -61,7 +64,7 @@ def of_reply(reply: GenerationReply, rules: AnswerRules, *, thinking: bool, max_
         return Verdict("empty", "stopped without a word")
     if thinking and rules.think_close is not None and rules.think_close not in reply.text:
         return Verdict("no_answer", f"stopped without {rules.think_close}")
-    return Verdict("ok")
+    return _OK
 
 
 def _token_fault(reply: GenerationReply, rules: AnswerRules) -> str | None:

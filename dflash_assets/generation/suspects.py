@@ -41,6 +41,8 @@ class Suspects:
 
         A suspect waits while a server that hasn't died under it is up but busy.
         """
+        if not self._waiting:
+            return None
         lanes = [server for server in fleet.servers if server.free > 0 and server.name not in self._probation]
         if not lanes:
             return None

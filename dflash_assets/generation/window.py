@@ -12,7 +12,6 @@ to reply only: back-off and the journal's sync happen outside it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -86,6 +85,7 @@ class Window:
         Raises GenerationError when no request can succeed any more (key refused, all servers gone, disk full); answers
         that were durable by then are kept.
         """
+        loop = asyncio.get_running_loop()
         admission = asyncio.create_task(self._admit(shards))
         polling = asyncio.create_task(self._watch.run())
         joining = [asyncio.create_task(join_later(one, self._fleet, changed=self.changed, say=self.say)) for one in absent]
@@ -97,9 +97,10 @@ class Window:
                     if not self._open:
                         break
                 self._wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(STEP_SECONDS if self._fleet.growing else 1.0):
-                        await self._wake.wait()
+                # Not `asyncio.timeout`, whose context costs more than all else a look around costs.
+                alarm = loop.call_later(STEP_SECONDS if self._fleet.growing else 1.0, self._wake.set)
+                await self._wake.wait()
+                alarm.cancel()
                 self._check_alive()
                 self._check_content()
             await self._drain()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import BuiltinFunctionType
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
@@ -17,8 +18,9 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
 from jinja2.nodes import Getattr, Name, Node
 from jinja2.parser import Parser
-from jinja2.runtime import LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from dflash_assets.errors import TokenizerError
 from dflash_assets.tables import canonical_json, digest
@@ -66,6 +68,8 @@ def _strftime_now(_layout: str) -> NoReturn:
 
 _DICT_NAMES = frozenset(dir(dict))
 _LOOP_NAMES = frozenset({"first", "last", "index", "index0", "length"})
+_STR_METHODS = frozenset(name for name in dir(str) if not name.startswith("_")) - {"format", "format_map"}
+"""Methods of a text that the sandbox lets through as they are: a format string could reach attributes."""
 
 
 class _Code(CodeGenerator):
@@ -82,20 +86,40 @@ class _Code(CodeGenerator):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox with a short way for `message.role`: asking a dict for an attribute raises and catches an error each time."""
+    """The sandbox with short ways for what chat templates do at every message; whatever isn't listed here goes the sandbox's own way."""
 
     code_generator_class = _Code
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """The value the sandbox gives: keys of a dict, unless dicts have an attribute of that name, which it guards."""
-        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+        kind = type(obj)
+        if kind is LoopContext and attribute in _LOOP_NAMES:
             return getattr(obj, attribute)
-        if type(obj) is dict and attribute not in _DICT_NAMES:
+        if kind is Namespace and attribute[:1] != "_":
+            held = object.__getattribute__(obj, "_Namespace__attrs")  # its own look-up runs twice for each attribute
+            if attribute in held:
+                return held[attribute]
+        if kind is str and attribute in _STR_METHODS:
+            return getattr(obj, attribute)
+        if kind is dict and attribute not in _DICT_NAMES:
             try:
                 return obj[attribute]
             except KeyError:
                 return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
+
+    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """The result the sandbox gives: macros of the template, methods of texts and `namespace` are safe and want no context."""
+        kind = type(__obj)
+        if (
+            kind is Macro
+            or __obj is Namespace
+            or (kind is BuiltinFunctionType and type(__obj.__self__) is str and __obj.__name__ in _STR_METHODS)
+        ):
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return __obj(*args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -43,9 +43,9 @@ class SamplingParameters:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GenerationRequest:
-    """One attempt at one answer."""
+    """One attempt at one answer. Never changed once made; not frozen, because that makes each one dearer, as with the reply."""
 
     request_id: str
     """Fixed length and unique for each attempt: SGLang aborts every request whose id *begins* with the one named."""
@@ -62,9 +62,9 @@ class GenerationRequest:
     template_kwargs_json: str = "{}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GenerationReply:
-    """What the engine produced, untouched."""
+    """What the engine produced, untouched, and never changed."""
 
     output_ids: Sequence[int]
     """Generated ids, the stop token included when it was generated. An engine may give an `array` of 4 bytes an id: it is never copied."""

@@ -46,7 +46,9 @@ class ReplyReader:
         wide = np.frombuffer(reply["output_ids"].as_buffer(of_type="i"), dtype=np.uint64)
         if not isinstance(text, str) or (wide.size and np.maximum.reduce(wide) > _LARGEST):
             return None
-        return {"text": text, "output_ids": array("i", wide.astype(np.intc).tobytes()), "meta_info": meta}
+        ids = array("i")
+        ids.frombytes(wide.astype(np.intc))  # pyright: ignore[reportArgumentType] - any buffer does
+        return {"text": text, "output_ids": ids, "meta_info": meta}
 
 
 def _flat(raw: bytes) -> bool:

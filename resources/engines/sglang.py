@@ -11,9 +11,20 @@ import json
 import struct
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from dflash_assets.resources.engines.base import EngineError, EngineInfo, EngineLoad, FinishReason, GenerationReply, GenerationRequest
+import orjson
+
+from dflash_assets.resources.engines.base import (
+    EngineError,
+    EngineInfo,
+    EngineLoad,
+    FinishReason,
+    GenerationReply,
+    GenerationRequest,
+    SamplingParameters,
+)
 from dflash_assets.resources.engines.http import HttpServer, snippet
 from dflash_assets.resources.engines.replies import ReplyReader
 from dflash_assets.resources.engines.tls import TlsFiles
@@ -105,18 +116,7 @@ class SglangEngine:
 
     async def generate(self, request: GenerationRequest) -> GenerationReply:
         """Answer one request; see the protocol. An end by NaN is a reply (`stop`, `matched_stop` "NaN happened"): the caller judges it."""
-        sampling = request.sampling
-        parameters: dict[str, Any] = {
-            "max_new_tokens": sampling.max_tokens,
-            **sampling.named_alike(),
-            "stop_token_ids": request.stop_token_ids,
-            "no_stop_trim": True,
-            "skip_special_tokens": False,
-            "spaces_between_special_tokens": False,
-        }
-        if sampling.seed is not None:
-            # Heeded only by a server with --enable-deterministic-inference.
-            parameters["sampling_seed"] = sampling.seed
+        parameters = _parameters(request.sampling, request.stop_token_ids)
         body = {"rid": request.request_id, "input_ids": request.prompt_ids, "sampling_params": parameters, "stream": False}
         try:
             raw = await self._server.post_for_bytes("/generate", body, request.deadline_seconds)
@@ -184,6 +184,23 @@ class SglangEngine:
             cached_tokens=_count(meta.get("cached_tokens"), 0),
             detail=finish.get("message"),
         )
+
+
+@lru_cache(maxsize=64)
+def _parameters(sampling: SamplingParameters, stop_token_ids: tuple[int, ...]) -> orjson.Fragment:
+    """`sampling_params` of a request: alike for nearly all requests of a run."""
+    parameters: dict[str, Any] = {
+        "max_new_tokens": sampling.max_tokens,
+        **sampling.named_alike(),
+        "stop_token_ids": stop_token_ids,
+        "no_stop_trim": True,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
+    if sampling.seed is not None:
+        # Heeded only by a server with --enable-deterministic-inference.
+        parameters["sampling_seed"] = sampling.seed
+    return orjson.Fragment(orjson.dumps(parameters))
 
 
 def _wire(message: Mapping[str, Any]) -> dict[str, Any]:
