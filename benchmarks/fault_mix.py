@@ -13,8 +13,10 @@ rank up at the first 503; elsewhere it talks through AsyncOpenAI and fares like 
     lost      prompts without an answer
     sent      generation requests that the three servers saw which live to the end
 
-With --full this product is also killed with SIGKILL in the middle of a run without faults and started again: again is the number of requests
-sent twice, which may not exceed what was in flight. The last line is JSON: value is the number of prompts we lost or kept aborted,
+With --full this product is also killed with SIGKILL in the middle of a run without faults and started again. What was in flight at the kill
+is counted: requests the servers had seen, less the answers that are durable (in the journal or a committed shard). No other request may
+be sent twice, and what was in flight may not exceed what the servers hold and two groups of the journal, one being collected and one being
+synced. The last line is JSON: value is the number of prompts we lost or kept aborted,
 `baseline` that of the best peer.
 """
 
@@ -37,6 +39,8 @@ from benchmarks.support.simulators import Fleet, simulators
 
 SERVERS, SLOTS = 4, 64
 ARGUMENTS = ["--mean-tokens", "150", "--sigma", "0.6", "--tokens-per-second", "375"]
+GROUP = 64
+"""Answers the journal syncs at once (`generation.journal`)."""
 FAULTS = ["--fault", "status:503=0.01", "--fault", "reset=0.005", "--fault", "abort=0.005"]
 
 
@@ -67,7 +71,7 @@ def main() -> None:
         print(f"{client:<18}{good:>7}{aborted:>9}{prompts - good - aborted:>7}{sent:>8}", flush=True)
         if client == OURS and said.code:
             sys.exit(f"ours ended with {said.code}: {said.errors}")
-    again = killed(prompts) if full else None
+    again, flying = killed(prompts) if full else (None, None)
     rivals = [bad for client, bad in found.items() if client != OURS]
     print(
         json.dumps(
@@ -76,10 +80,10 @@ def main() -> None:
                 "value": found[OURS],
                 "unit": f"prompts of {prompts} lost or kept aborted",
                 "target": 0,
-                "ok": found[OURS] == 0 and (again is None or again <= in_flight()),
+                "ok": found[OURS] == 0 and (again is None or flying is None or again <= flying <= held_by_servers() + 2 * GROUP),
                 "baseline": min(rivals) if rivals else None,
                 "peers": {client: bad for client, bad in found.items() if client != OURS},
-                **({} if again is None else {"sent_twice_after_kill": again, "in_flight": in_flight()}),
+                **({} if again is None else {"sent_twice_after_kill": again, "in_flight_at_kill": flying}),
             }
         )
     )
@@ -90,8 +94,8 @@ def dies_after(prompts: int) -> int:
     return int(0.3 * prompts / SERVERS)
 
 
-def in_flight() -> int:
-    """Requests in flight at most: the slots of all servers and the small queue behind each."""
+def held_by_servers() -> int:
+    """Requests at the servers at most: the slots of all servers and the small queue behind each."""
     return SERVERS * (SLOTS + max(8, SLOTS // 4))
 
 
@@ -102,8 +106,8 @@ def generation_requests(fleet: Fleet) -> int:
     )
 
 
-def killed(prompts: int) -> int:
-    """Requests sent twice when our run is killed half way and started again on the same folder."""
+def killed(prompts: int) -> tuple[int, int]:
+    """Requests sent twice when our run is killed half way and started again on the same folder, and those that were in flight."""
     with tempfile.TemporaryDirectory() as place, simulators(SERVERS, slots=SLOTS, arguments=ARGUMENTS) as fleet:
         folder = Path(place)
         write_shards(folder, prompts)
@@ -114,13 +118,27 @@ def killed(prompts: int) -> int:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        flying = generation_requests(fleet) - durable(folder)
         said = run_client(OURS, Path(sys.executable), folder, fleet.urls)
         endings = our_endings(folder)
         again = generation_requests(fleet) - prompts
         if said.code or len(endings) != prompts:
             sys.exit(f"after the kill: {len(endings)} of {prompts} prompts, {said.errors}")
-        print(f"killed at half:   {len(endings):>7} prompts, {again} requests sent again ({in_flight()} were in flight at most)")
-        return again
+        print(f"killed at half:   {len(endings):>7} prompts, {again} requests sent again, {flying} were in flight")
+        return again, flying
+
+
+def durable(folder: Path) -> int:
+    """Answers that a run which is no more has left in its journal and its committed shards."""
+    from dflash_assets.generation.journal import Journal
+    from dflash_assets.resources.store import DirectoryStore
+
+    journal = Journal(DirectoryStore(folder / "store", "bench").work / "journal")
+    try:
+        # A journal opened anew still knows answers of committed shards, until their segment is deleted as a whole.
+        return len({*our_rows(folder, "request_key"), *journal.keys()})
+    finally:
+        journal.close()
 
 
 # -- what a client left on disk: prompt id -> how its text ended --------------------------------------------------------
@@ -128,16 +146,21 @@ def killed(prompts: int) -> int:
 
 def our_endings(folder: Path) -> dict[str, str]:
     """Outcomes of the committed rows."""
+    return our_rows(folder, "prompt_id")
+
+
+def our_rows(folder: Path, name: str) -> dict[str, str]:
+    """Outcomes of the committed rows by one of their columns."""
     import pyarrow.parquet as pq
 
     from dflash_assets.resources.store import DirectoryStore
 
     store = DirectoryStore(folder / "store", "bench")
     rows: list[dict[str, Any]] = []
-    for name, entry in store.entries().items():
-        if name.startswith("completions/"):
-            rows += pq.read_table(store.local(entry.files[0].path), columns=["prompt_id", "outcome"]).to_pylist()
-    return {row["prompt_id"]: row["outcome"] for row in rows}
+    for key, entry in store.entries().items():
+        if key.startswith("completions/"):
+            rows += pq.read_table(store.local(entry.files[0].path), columns=[name, "outcome"]).to_pylist()
+    return {row[name]: row["outcome"] for row in rows}
 
 
 def openai_endings(folder: Path) -> dict[str, str]:

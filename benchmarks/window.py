@@ -1,7 +1,8 @@
 """One window over four servers against other runners: busy slots, elapsed time, client CPU.
 
-    python -m benchmarks.window            # 2,000 prompts, answers of 0.8 s on average
-    python -m benchmarks.window --full     # 200,000 prompts (400 shards), answers of 0.8 s (about an hour)
+    python -m benchmarks.window                   # 2,000 prompts, answers of 0.8 s on average
+    python -m benchmarks.window --prompts 8000    # any other number
+    python -m benchmarks.window --full            # 200,000 prompts (400 shards), answers of 0.8 s (about an hour)
 
 Four simulated servers of 64 slots and a queue without end, in a process of their own. Answers have log-normal lengths (sigma 0.9: the
 99th percentile 5.4 times the mean, cut at 5 times, with --full at 10.8 times), those to "code" prompts, a third, half as long; all clients ask the same
@@ -45,8 +46,10 @@ def main() -> None:
     """Run every client, print a table and the line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="200,000 prompts in 400 shards")
-    full = parser.parse_args().full
-    prompts = 200_000 if full else 2_000
+    parser.add_argument("--prompts", type=int, default=2_000, help="prompts without --full")
+    chosen = parser.parse_args()
+    full: bool = chosen.full
+    prompts: int = 200_000 if full else chosen.prompts
     cap = int(MEAN_TOKENS * (CAP_MEANS_FULL if full else CAP_MEANS))
     peers = peers_python()
     clients = [OURS, "datatrove_ranks", "openai_semaphore"] + ([] if full else ["openai_files"])
@@ -61,7 +64,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as place, simulators(SERVERS, slots=SLOTS, arguments=arguments(cap)) as fleet:
             write_shards(Path(place), prompts)
-            said = run_client(client, python, Path(place), fleet.urls, seconds=7200 if full else 120)
+            said = run_client(client, python, Path(place), fleet.urls, seconds=7200 if full else 120 + prompts / 20)
             busy = fleet.busy()
         if client != OURS and (said.code or busy.answers != prompts):
             print(f"{client:<18} did not finish: {busy.answers} answers, {dict(said.facts)} {said.errors[-300:]}", flush=True)

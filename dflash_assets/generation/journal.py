@@ -169,6 +169,11 @@ class Journal:
     def __len__(self) -> int:
         return len(self._index)
 
+    def keys(self) -> list[str]:
+        """Keys of all answers it knows."""
+        with self._guard:
+            return list(self._index)
+
     def get(self, key: str) -> Answer | None:
         """The newest answer under a key."""
         place = self._index.get(key)
