@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from dflash_assets.tokens.template import Message, TemplateFault
@@ -137,15 +138,16 @@ class ControlTokens:
         self._tokens = sorted(tokens, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self._tokens)) or "(?!)")
         self._whole = re.compile(f"({self._pattern.pattern})")
+        ends = zip(min(self._tokens, default=""), max(self._tokens, default=""), strict=False)
+        self._head = "".join(first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
 
     def occur_in(self, value: Any) -> bool:
         """True when a string (or key) anywhere in nested lists and dicts holds a control token."""
-        search = self._pattern.search
+        search, head = self._pattern.search, self._head
         waiting = [value]
-        while waiting:
-            one = waiting.pop()
+        for one in waiting:  # it grows on the way
             if isinstance(one, str):
-                if search(one):
+                if head in one and search(one):  # looking for what all tokens begin with is far quicker than the pattern
                     return True
             elif isinstance(one, dict | Mapping):  # dict first: asking an abstract class takes longer
                 waiting += one

@@ -127,14 +127,15 @@ class _Batch:
             self._encodable(results).encode(tokenizer, results)
             return
         turns = len(self.places)
-        bounds = offsets[turns:].tolist()
-        ends = [ids[begin:end].tolist() for begin, end in itertools.pairwise(bounds)]
-        lengths = np.array([len(ends[end]) for end in self.ends])
+        ends = [ids[begin:end] for begin, end in itertools.pairwise(offsets[turns:].tolist())]
+        lengths = np.array([len(end) for end in ends])[self.ends]
         starts = np.array(self.starts) if tokenizer.turns_are_borders else None
         places = _places(tokenizer, ids, offsets[: turns + 1], starts, lengths)
         begins = offsets[:turns].tolist()
+        raw, width = ids.tobytes(), ids.itemsize  # bytes compare at once, arrays take a microsecond each
+        wanted = [end.tobytes() for end in ends]
         for place, end, begin, (header, answer, stop) in zip(self.places, self.ends, begins, places, strict=True):
-            if header < 0 or ids[header:answer].tolist() != ends[end]:
+            if header < 0 or raw[header * width : answer * width] != wanted[end]:
                 results[place] = MaskFault("unstable_boundary", "one token spans the end of a prompt and the beginning of its answer")
             elif stop < 0:
                 results[place] = MaskFault("unstable_boundary", "a supervised span holds a turn marker other than its own end")

@@ -9,6 +9,7 @@ the order read. What is called are the trainer's functions, unchanged; what surr
 import importlib.metadata
 import json
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -133,7 +134,10 @@ def modelopt_hidden(path, tokenizer, *, template):
 
 
 def torchspec_conversations(path, tokenizer, *, template, system=True):
-    """What its controller loads; the mask is its packed one, unpacked by its own code. `system` false: a template without a system prompt."""
+    """What its controller loads; the mask is its packed one, unpacked by its own code. `system` false: a template without a system prompt.
+
+    Each reading has a cache of its own: the cache goes by the template's name, and would give rows rendered with another system prompt.
+    """
     from torchspec.data.dataset import load_conversation_dataset
     from torchspec.data.template import TEMPLATE_REGISTRY
     from torchspec.data.utils import deserialize_packed_loss_mask, unpack_loss_mask
@@ -142,7 +146,7 @@ def torchspec_conversations(path, tokenizer, *, template, system=True):
         TEMPLATE_REGISTRY.register(template, TEMPLATE_REGISTRY.get(template).model_copy(update={"system_prompt": None}), override=True)
     arguments = types.SimpleNamespace(
         prompt_key="conversations", chat_template=template, max_seq_length=LONG, train_data_path=path, target_model_path=tokenizer,
-        last_turn_loss_only=True, min_loss_tokens=32, cache_dir=str(Path(path).parent / "cache"), num_proc=1,
+        last_turn_loss_only=True, min_loss_tokens=32, cache_dir=tempfile.mkdtemp(dir=Path(path).parent), num_proc=1,
     )  # fmt: skip
     return plain(
         (row["input_ids"].flatten().tolist(), unpack_loss_mask(deserialize_packed_loss_mask(row["packed_loss_mask"])).tolist())

@@ -16,14 +16,14 @@ import pytest
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import ExistingSet
 from dflash_assets.training_set import existing_s3
-from dflash_assets.training_set.contracts import TokenFacts
+from dflash_assets.training_set.contracts import TokenFacts, TrainingSetResult
 from dflash_assets.training_set.existing import ExistingRows
 from dflash_assets.training_set.existing_files import ExistingFiles
 from dflash_assets.training_set.merge import build_training_set
 from tests.support.s3 import Proxy, Server, fresh, moto
-from tests.support.training_set import FACTS, read_split, spec, write_existing
+from tests.support.training_set import FACTS, Event, read_split, spec, write_existing, write_shard
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"id": f"r{number}", "source": "old", "input_ids": [1, 7 + number, 2, 1, 20, 2], "loss_mask": [0, 0, 0, 0, 1, 1]} for number in range(5)
 ]
 NOWHERE = Path("/nowhere")
@@ -143,6 +143,62 @@ def test_a_truncated_object_is_named(server: Server, tmp_path: Path) -> None:
     client.put_object(Bucket=server.bucket, Key="x.jsonl", Body=json.dumps(ROWS[0]).encode() + b'\n{"id": "b", "inp')
     with pytest.raises(TrainingSetError, match="line 2 is not JSON"):
         read(server.url("x.jsonl"), format="jsonl")
+
+
+LONG = {"id": "long", "source": "old", "input_ids": [1, 9, 2, 1, *[30] * 199_995, 2], "loss_mask": [0] * 4 + [1] * 199_996}
+
+
+def merge_table(server: Server, table: pa.Table, folder: Path) -> TrainingSetResult:
+    """A merge of one new row with a set in the bucket that is this one table; whatever comes of it, the bucket is as it was."""
+    pq.write_table(table, folder / "x.parquet")
+    server.client().put_object(Bucket=server.bucket, Key="bad/x.parquet", Body=(folder / "x.parquet").read_bytes())
+    before = server.objects()
+    try:
+        settings = spec(server.url("bad"), max_length=200_000)
+        shards = [write_shard(folder, [Event("new")])]
+        return build_training_set(shards, settings, FACTS, folder / "out", base_dir=NOWHERE, seed=0, on_length="keep_open")
+    finally:
+        assert server.objects() == before
+
+
+@pytest.mark.parametrize("item", [pa.int32(), pa.int64(), pa.uint32(), pa.int16()], ids=str)
+@pytest.mark.parametrize("outer", [pa.list_, pa.large_list, lambda item: pa.list_(item, 6)], ids=["list", "large_list", "fixed"])
+def test_lists_of_every_kind_give_the_same_rows(server: Server, tmp_path: Path, item: Any, outer: Any) -> None:
+    schema = pa.schema([("id", pa.string()), ("source", pa.string()), ("input_ids", outer(item)), ("loss_mask", outer(item))])
+    merge_table(server, pa.Table.from_pylist(ROWS, schema), tmp_path)
+    found = {row["id"]: row["input_ids"] for row in read_split(tmp_path / "out", "train") if row["source"] == "old"}
+    assert found == {row["id"]: row["input_ids"] for row in ROWS}
+
+
+@pytest.mark.parametrize("column", ["input_ids", "loss_mask", "id"])
+def test_a_column_of_nulls_stops_the_merge_and_is_named(server: Server, tmp_path: Path, column: str) -> None:
+    table = pa.Table.from_pylist([{**row, column: None} for row in ROWS])
+    with pytest.raises(TrainingSetError, match=column):
+        merge_table(server, table, tmp_path)
+
+
+def test_an_id_that_stands_twice_stops_the_merge(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(TrainingSetError, match="r0"):
+        merge_table(server, pa.Table.from_pylist([*ROWS, {**ROWS[0], "input_ids": [1, 50, 2, 1, 20, 2]}]), tmp_path)
+
+
+def test_another_tokenizer_stops_the_merge(server: Server, tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(ROWS).replace_schema_metadata({"tokenizer_sha": "theirs"})
+    with pytest.raises(TrainingSetError, match="tokenizer theirs, the run's tokenizer is tok"):
+        merge_table(server, table, tmp_path)
+
+
+def test_a_row_of_200_000_tokens_is_kept_exactly(server: Server, tmp_path: Path) -> None:
+    merge_table(server, pa.Table.from_pylist([*ROWS, LONG]), tmp_path)
+    [found] = [row for row in read_split(tmp_path / "out", "train") if row["id"] == "long"]
+    assert found["input_ids"] == LONG["input_ids"]
+    assert [int(one) for one in found["loss_mask"]] == LONG["loss_mask"]
+
+
+def test_a_set_without_rows_is_a_warning(server: Server, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.int8()))])
+    result = merge_table(server, schema.empty_table(), tmp_path)
+    assert any("holds no rows" in warning for warning in result.manifest["warnings"])
 
 
 @pytest.mark.parametrize(
