@@ -3,7 +3,7 @@
 Here: which field belongs to which stage, and the code version of each stage. Not here: hashes of data (each stage's
 own digest) and request keys (`dflash_assets.generation.requests`).
 
-A field that only changes how fast, when, where or how loudly a stage works (URLs, limits of checks, number of attempts, early stop, `schedule`, `owners`)
+A field that only changes how fast, when, where or how loudly a stage works (URLs, limits of checks, number of attempts, early stop, `schedule`, `owners`, `pods`)
 enters no fingerprint: changing it must not make finished work stale.
 """
 

@@ -162,7 +162,7 @@ class GenerationSpec(RecipeModel):
     early_stop: EarlyStopSpec = EarlyStopSpec()
     """Stopping a run whose answers break the hard rules."""
     shards_per_run: PositiveInt | None = None
-    """Shards of one Dagster run; null takes the whole range in one run."""
+    """Shards of one Dagster run in a backfill, e.g. of one pod; null takes the whole range in one run, which is best on one machine."""
 
     @property
     def cut_answers(self) -> Literal["keep_open", "drop"]:

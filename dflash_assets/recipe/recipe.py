@@ -15,6 +15,7 @@ from dflash_assets.recipe.base import RecipeModel, Slug
 from dflash_assets.recipe.blend import BlendSpec
 from dflash_assets.recipe.generation import GenerationSpec
 from dflash_assets.recipe.model import TargetModel
+from dflash_assets.recipe.pods import PodsSpec
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.recipe.storage import StorageSpec
 from dflash_assets.recipe.training_set import ExportSpec, TrainingSetSpec
@@ -45,6 +46,8 @@ class Recipe(RecipeModel):
     """Where the run's files go: a folder (default `data/<name>`, relative to the working directory) or `s3://bucket/prefix/`."""
     storage: StorageSpec = StorageSpec()
     """How a store in a bucket uses this machine."""
+    pods: PodsSpec | None = None
+    """What the pods of its runs ask of a Kubernetes cluster; null leaves all as the installation has it."""
     target_model: TargetModel
     """The model that answers."""
     sources: tuple[SourceSpec, ...] = Field(min_length=1)
