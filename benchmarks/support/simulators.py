@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -22,6 +24,13 @@ class Fleet:
     urls: tuple[str, ...]
     slots: int
     """Slots of each server."""
+    pid: int = 0
+    """Their process."""
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds of their process so far."""
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system
 
     def ask(self, path: str, body: Any = None, *, server: int = 0) -> Any:
         """An admin route of one server."""
@@ -87,7 +96,7 @@ def simulators(count: int, *, slots: int, arguments: Sequence[str] = ()) -> Iter
         lines = [process.stdout.readline() for _ in range(count)]
         if not all(line.startswith("serving") for line in lines):
             raise SystemExit("the simulator did not start")
-        yield Fleet(tuple(line.rpartition(" at ")[2].strip() for line in lines), slots)
+        yield Fleet(tuple(line.rpartition(" at ")[2].strip() for line in lines), slots, process.pid)
     finally:
         process.kill()
         process.wait()
