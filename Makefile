@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Data of the PostgreSQL server of `make test-postgres`; about 60 MB.
+POSTGRES_DATA ?= $(CURDIR)/.postgres
 # Data of the S3 server of `make test-s3`; about 50 MB.
 S3_DATA ?= $(CURDIR)/.s3
 export DAGSTER_HOME ?= $(CURDIR)/.dagster
 export PYTHONWARNINGS ?= ignore::DeprecationWarning
 
-.PHONY: demo test lint schema test-sglang test-s3 test-browser test-trainers bench docs audit ui clean help
+.PHONY: demo test lint schema test-sglang test-s3 test-postgres test-browser test-trainers bench docs audit ui clean help
 
 help:
 	@grep -E '^## ' Makefile | sed 's/## //'
@@ -20,8 +22,8 @@ $(VENV)/.runtime: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.lock
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock requirements-postgres.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-dev.lock -r requirements-postgres.lock
 	touch $@
 
 ## make demo          install, then the whole job on a small real model: prompts to trainer files, offline
@@ -30,7 +32,7 @@ demo: $(VENV)/.runtime
 
 ## make test          everything that needs only Python: lint, types, import contract, tests
 test: lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not sglang and not s3 and not browser and not trainers"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not sglang and not s3 and not postgres and not browser and not trainers"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -48,6 +50,12 @@ test-s3: $(VENV)/.dev
 	bash tests/s3/ceph.sh start $(S3_DATA)
 	set -a; . $(S3_DATA)/env; set +a; $(BIN)/python -m pytest tests/s3 -m s3 -vv -n 2 --dist loadfile; \
 	  code=$$?; bash tests/s3/ceph.sh stop $(S3_DATA); exit $$code
+
+## make test-postgres Dagster's records in a real PostgreSQL server on loopback (apt-get installs it when missing and you are root)
+test-postgres: $(VENV)/.dev
+	bash tests/postgres/server.sh start $(POSTGRES_DATA)
+	set -a; . $(POSTGRES_DATA)/env; set +a; $(BIN)/python -m pytest tests/postgres -m postgres -vv; \
+	  code=$$?; bash tests/postgres/server.sh stop $(POSTGRES_DATA); exit $$code
 
 ## make test-browser  the webserver in headless Chromium (installed by apt-get when it is missing and you are root)
 test-browser: $(VENV)/.dev

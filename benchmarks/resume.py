@@ -120,7 +120,7 @@ def finish(folder: Path, count: int) -> None:
             assert plan.prompts is not None
             asks = list(shard_asks(plan.prompts, FACTS.keys, 1))
             answers = {ask.key: answer(ask) for ask in asks}
-            shards.commit(OpenShard(plan.shard, asks, answers), plan)
+            shards.commit([(OpenShard(plan.shard, asks, answers), plan)])
             for ask in asks:
                 lines.write(
                     orjson.dumps({"id": ask.prompt_id, "text": answers[ask.key].text, "output_ids": list(answers[ask.key].output_ids)})

@@ -43,7 +43,12 @@ def publish(temporary: Path, final: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(data)
     publish(temporary, path)

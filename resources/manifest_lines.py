@@ -36,7 +36,7 @@ class EntryLines(Generic[E]):
     def __init__(self, make: Callable[[str, Mapping[str, Any]], E]) -> None:
         self._make = make
         # Replaced whole, never changed: a store is read by several threads.
-        self._read: dict[bytes, tuple[str, E]] = {}
+        self._read: dict[bytes, tuple[str, E]] | None = {}
         self._written: dict[str, tuple[E, bytes]] = {}
 
     def dump(self, entries: Mapping[str, E]) -> bytes:
@@ -47,7 +47,7 @@ class EntryLines(Generic[E]):
             # The same object, not an equal one: comparing would cost more than writing.
             lines[name] = known if known is not None and known[0] is entry else (entry, orjson.dumps(name) + b":" + orjson.dumps(entry))
         self._written = lines
-        self._read = {line: (name, entry) for name, (entry, line) in lines.items()}
+        self._read = None  # made when it is wanted: whoever writes alone never reads what he wrote
         return BEGIN + BETWEEN.join(line for _, line in lines.values()) + END
 
     def parse(self, entries: bytes | Mapping[str, Any]) -> dict[str, E]:
@@ -61,7 +61,9 @@ class EntryLines(Generic[E]):
         return {name: self._make(name, value) for name, value in entries.items()}
 
     def _lines(self, block: bytes) -> dict[str, E]:
-        before, lines = self._read, dict[bytes, tuple[str, E]]()
+        read = self._read
+        before = {line: (name, entry) for name, (entry, line) in self._written.items()} if read is None else read
+        lines = dict[bytes, tuple[str, E]]()
         for line in block.split(BETWEEN) if block else ():
             if (known := before.get(line)) is None:
                 [(name, value)] = orjson.loads(b"{" + line + b"}").items()

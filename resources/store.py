@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from dflash_assets.resources.durable import file_sha256, fsync_file, fsync_folder, publish, write_text
+from dflash_assets.resources.durable import file_sha256, fsync_file, fsync_folder, publish, write_bytes, write_text
 from dflash_assets.resources.manifest import (
     MANIFEST,
     Entry,
@@ -144,7 +144,7 @@ class DirectoryStore:
     def replace(self, entries: Mapping[str, Entry]) -> None:
         """Write the manifest. The caller holds `manifest_lock`."""
         entries = dict(entries)
-        write_text(self._root / MANIFEST, dump_manifest(Manifest(entries), self._owner, self._lines).decode())
+        write_bytes(self._root / MANIFEST, dump_manifest(Manifest(entries), self._owner, self._lines))
         # Nobody else replaces it meanwhile: what was written needn't be read.
         stamp = self.stamp()
         self._cache = None if stamp is None else (stamp, entries)

@@ -6,12 +6,13 @@ from typing import Any
 
 import dagster as dg
 
-from dflash_assets.assets.common import Plan, counts_table, expected_errors, made_result, table_schema
+from dflash_assets.assets.columns import shard_prompt_columns
+from dflash_assets.assets.common import Plan, counts_table, expected_errors, made_result
 from dflash_assets.assets.events import ShardEvent, shard_events
 from dflash_assets.assets.keys import BLEND
+from dflash_assets.assets.ranges import listed
 from dflash_assets.recipe.fingerprint import blend_fingerprint
 from dflash_assets.resources.store_resource import StoreResource
-from dflash_assets.rows import SHARD_PROMPT
 
 SHARD_CODE_VERSION = "1"
 
@@ -147,10 +148,9 @@ def prompts_shard_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -
         deps=[keys.blend],
         partitions_def=partitions,
         output_required=False,
-        # Neither the policy of completions nor that of verdicts: assets with one policy land in one run, where the later ones are skipped.
-        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=5000),
+        backfill_policy=listed(plan.recipe),
         description="Prompts of one shard with the token ids that will be sent.",
-        metadata={"dagster/column_schema": table_schema(SHARD_PROMPT)},
+        metadata=shard_prompt_columns(keys),
     )
     def prompts_shard(context: dg.AssetExecutionContext, store: StoreResource) -> Iterator[Any]:
         with expected_errors():

@@ -16,6 +16,7 @@ from dflash_assets.assets.common import Plan
 from dflash_assets.assets.completions import completions_asset
 from dflash_assets.assets.follow import follow_sensor
 from dflash_assets.assets.keys import partition_keys, stage_of
+from dflash_assets.assets.pods import pod_jobs
 from dflash_assets.assets.recurring import recurring
 from dflash_assets.assets.report import report_asset
 from dflash_assets.assets.sources import source_asset
@@ -51,6 +52,7 @@ def build_definitions(recipe: Recipe, base_dir: Path, recipe_file: Path | None =
             assets=dg.map_asset_specs(lambda spec: _labelled(recipe, spec), assets),
             sensors=[alert_sensor(plan), follow_sensor(plan), *following],
             schedules=schedules,
+            jobs=pod_jobs(plan),
             resources=build_resources(recipe, plan.base_dir),
             executor=dg.in_process_executor,
         )

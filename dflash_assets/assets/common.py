@@ -1,6 +1,6 @@
-"""What the asset files share: the workspace from resources, expected errors as Dagster failures, column schemas.
+"""What the asset files share: the workspace from resources, expected errors as Dagster failures, small tables.
 
-Here: glue without a stage of its own. Not here: events of partitioned assets (`events.py`), names (`keys.py`).
+Here: glue without a stage of its own. Not here: events of partitioned assets (`events.py`), names (`keys.py`), columns (`columns.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 
 from dflash_assets.assets.keys import Keys
 from dflash_assets.errors import AssetsError
@@ -47,21 +46,6 @@ def expected_errors() -> Generator[None]:
         yield
     except (AssetsError, StoreFault, EngineError) as error:
         raise dg.Failure(description=str(error), allow_retries=False) from error
-
-
-def table_schema(schema: pa.Schema) -> dg.TableSchema:
-    """Columns of a table for the webserver."""
-    return dg.TableSchema(
-        columns=[
-            dg.TableColumn(
-                field.name,
-                str(field.type),
-                description=(field.metadata or {}).get(b"doc", b"").decode(),
-                constraints=dg.TableColumnConstraints(nullable=field.nullable),
-            )
-            for field in schema
-        ]
-    )
 
 
 def made_result(

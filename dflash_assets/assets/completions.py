@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from dflash_assets.assets.common import Plan, counts_table, expected_errors, table_schema
+from dflash_assets.assets.columns import completion_columns
+from dflash_assets.assets.common import Plan, counts_table, expected_errors
 from dflash_assets.assets.events import ShardCheck, ShardEvent, shard_events
 from dflash_assets.assets.keys import COMPLETIONS, shard_number
+from dflash_assets.assets.ranges import answered
 from dflash_assets.recipe.fingerprint import completions_fingerprint
 from dflash_assets.replay.ends import COMPLETE
 from dflash_assets.resources.fleet import Fleet
 from dflash_assets.resources.store_resource import StoreResource
-from dflash_assets.rows import ANSWERED, COMPLETION
+from dflash_assets.rows import ANSWERED
 from dflash_assets.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -72,11 +74,11 @@ def completions_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> 
         kinds={plan.recipe.generation.engine.kind},
         deps=[keys.prompts_shard],
         partitions_def=partitions,
-        backfill_policy=dg.BackfillPolicy.single_run(),
+        backfill_policy=answered(plan.recipe),
         output_required=False,
         pool="gpu",
         description=f"Answers of {plan.recipe.target_model.name}, one row a generation event, with the exact token ids.",
-        metadata={"dagster/column_schema": table_schema(COMPLETION)},
+        metadata=completion_columns(keys),
         check_specs=[
             dg.AssetCheckSpec(
                 CHECK,

@@ -12,7 +12,8 @@ import dagster as dg
 
 from dflash_assets.assets.common import Plan
 from dflash_assets.assets.keys import partition_keys
-from dflash_assets.assets.verdicts import SHARDS_PER_RUN
+from dflash_assets.assets.pods import pod_tags
+from dflash_assets.assets.ranges import VALIDATED
 from dflash_assets.recipe.fingerprint import fingerprints
 from dflash_assets.resources.store import Entry, StoreFault
 from dflash_assets.resources.store_resource import StoreResource
@@ -29,12 +30,12 @@ UNFINISHED = [
 
 
 def unvalidated(shards: Sequence[str], entries: Mapping[str, Entry]) -> Iterator[tuple[str, ...]]:
-    """Contiguous ranges of shards whose answers have no verdicts, or verdicts of other answers; at most SHARDS_PER_RUN each."""
+    """Contiguous ranges of shards whose answers have no verdicts, or verdicts of other answers; at most VALIDATED each."""
     current: list[str] = []
     for shard in shards:
         completions, verdicts = entries.get(f"completions/{shard}"), entries.get(f"verdicts/{shard}")
         waits = completions is not None and (verdicts is None or verdicts.facts["completions"] != completions.version)
-        if current and (not waits or len(current) == SHARDS_PER_RUN):
+        if current and (not waits or len(current) == VALIDATED):
             yield tuple(current)
             current = []
         if waits:
@@ -53,6 +54,7 @@ def follow_sensor(plan: Plan) -> dg.SensorDefinition:
     """The sensor, off until it is switched on."""
     recipe, keys, shards = plan.recipe, plan.keys, partition_keys(plan.recipe)
     merged = [keys.training_set, *keys.exports, keys.ledger, keys.report]
+    pods = pod_tags(recipe, generation=False)
     made_by = digest(canonical_json(fingerprints(recipe)), length=16)
 
     @dg.sensor(
@@ -77,7 +79,7 @@ def follow_sensor(plan: Plan) -> dg.SensorDefinition:
             dg.RunRequest(
                 run_key=f"verdicts {ranged[0]} {ranged[-1]} {versions('completions', ranged, entries)} {made_by}",
                 asset_selection=[keys.verdicts],
-                tags={"dagster/asset_partition_range_start": ranged[0], "dagster/asset_partition_range_end": ranged[-1]},
+                tags={"dagster/asset_partition_range_start": ranged[0], "dagster/asset_partition_range_end": ranged[-1], **pods},
             )
             for ranged in unvalidated(shards, entries)
         ]
@@ -93,7 +95,7 @@ def follow_sensor(plan: Plan) -> dg.SensorDefinition:
         if missing and _generating(context.instance, keys.completions):
             return dg.SkipReason(f"{len(missing)} shard(s) are still being answered")
         run_key = f"merge {versions('verdicts', shards, entries)} {made_by}"
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=run_key, asset_selection=merged)])
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=run_key, asset_selection=merged, tags=pods)])
 
     return validate_and_merge
 

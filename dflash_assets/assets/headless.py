@@ -10,11 +10,8 @@ generator asset is skipped. A skipped step is a failed run.
 from __future__ import annotations
 
 import math
-import os
 import time
-import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,47 +21,11 @@ import dagster as dg
 from dflash_assets.assets.build import build_definitions
 from dflash_assets.assets.keys import Keys, partition_keys, shard_number
 from dflash_assets.assets.orphans import end_orphans
-from dflash_assets.assets.verdicts import SHARDS_PER_RUN
+from dflash_assets.assets.ranges import VALIDATED
 from dflash_assets.errors import AssetsError
 from dflash_assets.generation.run import end_running
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.resources.store import Store
-from dflash_assets.tables import write_text
-
-DAGSTER_YAML = """\
-# Written by dflash-assets; yours to change.
-storage:
-  # Dagster's SQLite files, written without a wait for the disk at every event.
-  custom:
-    module: dflash_assets.assets.records
-    class: SteadySqliteStorage
-    config:
-      base_dir:
-        env: DAGSTER_HOME
-telemetry:
-  enabled: false
-python_logs:
-  # What runs print where the webserver was started: warnings and failures. Events are recorded whatever this says.
-  python_log_level: WARNING
-concurrency:
-  runs:
-    max_concurrent_runs: 2
-  pools:
-    default_limit: 1
-    granularity: run
-run_monitoring:
-  enabled: true
-  free_slots_after_run_end_seconds: 300
-retention:
-  # Looks of sensors and schedules, which are many; runs and events are kept.
-  schedule:
-    purge_after_days: 90
-  sensor:
-    purge_after_days:
-      skipped: 7
-      failure: 30
-      success: 90
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +52,6 @@ class StageResult:
 
 class RunFailed(AssetsError):
     """A headless run ended before its end, or not well."""
-
-
-def dagster_home() -> Path:
-    """`DAGSTER_HOME`, else `.dagster` in the working directory; made with settings that keep history when it isn't there."""
-    home = Path(os.environ.get("DAGSTER_HOME") or ".dagster").absolute()
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / "dagster.yaml").exists():
-        write_text(home / "dagster.yaml", DAGSTER_YAML)
-    os.environ["DAGSTER_HOME"] = str(home)
-    return home
-
-
-@contextmanager
-def instance() -> Generator[dg.DagsterInstance]:
-    """The persistent instance of `dagster_home`."""
-    dagster_home()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with dg.DagsterInstance.get() as found:
-            yield found
 
 
 class HeadlessRun:
@@ -212,7 +153,7 @@ class HeadlessRun:
         there &= there if among is None else among
         current: list[str] = []
         for shard in shards:
-            if shard in there and len(current) < SHARDS_PER_RUN:
+            if shard in there and len(current) < VALIDATED:
                 current.append(shard)
                 continue
             if current:

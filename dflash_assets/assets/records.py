@@ -1,7 +1,7 @@
 """Dagster's own records on SQLite, written without waiting for the disk at each of a shard's events.
 
 Here: the storage that `dagster.yaml` names, the same files and tables as Dagster's own (either can read what the other wrote). Not here:
-`dagster.yaml` itself (`headless.py`), and PostgreSQL, which Dagster brings.
+`dagster.yaml` itself (`home.py`), and PostgreSQL (`records_postgres.py`).
 
 Dagster opens a connection for each statement, waits for the disk at each commit and again at each close, because the last connection
 to a database moves its log into it: a dozen waits a shard, 0.3 s of a busy disk. Here a connection stays open and a commit is safe when
@@ -25,7 +25,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from dagster._core.definitions.partitions.subset.default import DefaultPartitionsSubset
 from dagster._core.launcher import DefaultRunLauncher
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._core.storage.schedules import SqliteScheduleStorage
@@ -40,12 +40,51 @@ OPEN = 8
 """Databases kept open: the index, and the runs somebody looks at; each run has its own."""
 
 
-class SteadyEventLogStorage(SqliteEventLogStorage):
+class OwnShard(SqlEventLogStorage):
+    """An event log, on whatever database, in which each planned check names its own shard."""
+
+    _tables: frozenset[str] = frozenset()
+
+    def has_table(self, table_name: str) -> bool:
+        """Asked with each check; no table ever goes."""
+        if table_name not in self._tables and super().has_table(table_name):
+            self._tables |= {table_name}
+        return table_name in self._tables
+
+    def _store_asset_check_evaluation_planned(self, event: EventLogEntry, event_id: int | None) -> None:
+        dagster_event = event.get_dagster_event()
+        planned = dagster_event.asset_check_planned_data
+        if planned.partitions_subset is None:
+            super()._store_asset_check_evaluation_planned(event, event_id)
+            return
+        rows: list[dict[str, Any]] = []
+        for shard in sorted(planned.partitions_subset.get_partition_keys()):
+            own = AssetCheckEvaluationPlanned(
+                asset_key=planned.asset_key, check_name=planned.check_name, partitions_subset=DefaultPartitionsSubset({shard})
+            )
+            rows.append(
+                {
+                    "asset_key": planned.asset_key.to_string(),
+                    "check_name": planned.check_name,
+                    "partition": shard,
+                    "run_id": event.run_id,
+                    "execution_status": AssetCheckExecutionRecordStatus.PLANNED.value,
+                    "evaluation_event": serialize_value(
+                        event._replace(dagster_event=dagster_event._replace(event_specific_data=own))  # a named tuple's public method
+                    ),
+                    "evaluation_event_timestamp": self._event_insert_timestamp(event),
+                    "evaluation_event_storage_id": event_id,
+                }
+            )
+        with self.index_connection() as connection:
+            connection.execute(AssetCheckExecutionsTable.insert(), rows)
+
+
+class SteadyEventLogStorage(OwnShard, SqliteEventLogStorage):
     """The event log with connections that stay open. tests/assets/test_records.py pins what of Dagster this replaces."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._engines: OrderedDict[str, Engine] = OrderedDict()
-        self._tables: set[str] = set()
         super().__init__(base_dir, inst_data)
 
     @contextmanager
@@ -76,40 +115,6 @@ class SteadyEventLogStorage(SqliteEventLogStorage):
         super().store_event(event)
         # The page of a run that goes on is told by a change of the file itself, which the log beside it would delay.
         os.utime(self.path_for_shard(event.run_id))
-
-    def has_table(self, table_name: str) -> bool:
-        """Asked with each check; no table ever goes."""
-        if table_name not in self._tables and super().has_table(table_name):
-            self._tables.add(table_name)
-        return table_name in self._tables
-
-    def _store_asset_check_evaluation_planned(self, event: EventLogEntry, event_id: int | None) -> None:
-        dagster_event = event.get_dagster_event()
-        planned = dagster_event.asset_check_planned_data
-        if planned.partitions_subset is None:
-            super()._store_asset_check_evaluation_planned(event, event_id)
-            return
-        rows: list[dict[str, Any]] = []
-        for shard in sorted(planned.partitions_subset.get_partition_keys()):
-            own = AssetCheckEvaluationPlanned(
-                asset_key=planned.asset_key, check_name=planned.check_name, partitions_subset=DefaultPartitionsSubset({shard})
-            )
-            rows.append(
-                {
-                    "asset_key": planned.asset_key.to_string(),
-                    "check_name": planned.check_name,
-                    "partition": shard,
-                    "run_id": event.run_id,
-                    "execution_status": AssetCheckExecutionRecordStatus.PLANNED.value,
-                    "evaluation_event": serialize_value(
-                        event._replace(dagster_event=dagster_event._replace(event_specific_data=own))  # a named tuple's public method
-                    ),
-                    "evaluation_event_timestamp": self._event_insert_timestamp(event),
-                    "evaluation_event_storage_id": event_id,
-                }
-            )
-        with self.index_connection() as connection:
-            connection.execute(AssetCheckExecutionsTable.insert(), rows)
 
     def wipe(self) -> None:
         self._close()

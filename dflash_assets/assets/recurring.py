@@ -10,6 +10,7 @@ import dagster as dg
 
 from dflash_assets.assets.common import Plan
 from dflash_assets.assets.keys import partition_keys
+from dflash_assets.assets.pods import pod_tags
 
 STEP = "dflash/recurring"
 """Tag of the runs made here: `<recipe>/<stage that runs>`."""
@@ -33,7 +34,9 @@ def recurring(plan: Plan) -> tuple[list[dg.ScheduleDefinition], list[dg.SensorDe
         description=f"Reads the sources and blends anew at `{recipe.schedule}` (UTC). A source that didn't change is a cache hit.",
     )
     def blend_anew(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat(), tags={STEP: f"{recipe.name}/blend"})
+        return dg.RunRequest(
+            run_key=context.scheduled_execution_time.isoformat(), tags={STEP: f"{recipe.name}/blend", **pod_tags(recipe, generation=False)}
+        )
 
     @dg.sensor(
         name=f"{recipe.name}_answer_anew",
@@ -48,7 +51,8 @@ def recurring(plan: Plan) -> tuple[list[dg.ScheduleDefinition], list[dg.SensorDe
             done = dg.RunsFilter(tags={STEP: f"{recipe.name}/{step}"}, statuses=[dg.DagsterRunStatus.SUCCESS])
             for run_id in context.instance.get_run_ids(done, limit=1):
                 # The run's id as key: each scheduled blend is answered once, however often this looks.
-                tags = {**ranged, STEP: f"{recipe.name}/{asset.path[-1]}"}
+                pods = pod_tags(recipe, generation=asset == keys.completions)
+                tags = {**ranged, STEP: f"{recipe.name}/{asset.path[-1]}", **pods}
                 requests.append(dg.RunRequest(run_key=f"{asset.path[-1]} after {run_id}", asset_selection=[asset], tags=tags))
         return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason("no scheduled blend has ended well yet")
 

@@ -2,12 +2,12 @@
 
 import dagster as dg
 
-from dflash_assets.assets.common import Plan, counts_table, expected_errors, made_result, table_schema
+from dflash_assets.assets.columns import prompt_columns
+from dflash_assets.assets.common import Plan, counts_table, expected_errors, made_result
 from dflash_assets.assets.keys import SOURCES
 from dflash_assets.recipe.fingerprint import source_fingerprint
 from dflash_assets.recipe.sources import SourceSpec
 from dflash_assets.resources.store_resource import StoreResource
-from dflash_assets.rows import PROMPT
 
 
 def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
@@ -21,7 +21,7 @@ def source_asset(plan: Plan, source: SourceSpec) -> dg.AssetsDefinition:
         code_version=source_fingerprint(source),
         kinds={"parquet", "huggingface"} if source.hub else {"parquet"},
         description=f"Prompts of `{where}`, read as `{source.format}`: every row accepted, or rejected with a reason.",
-        metadata={"dagster/column_schema": table_schema(PROMPT), "licence": source.licence or "not stated"},
+        metadata={**prompt_columns(), "licence": source.licence or "not stated"},
         check_specs=[
             dg.AssetCheckSpec(
                 "rejected_share", asset=key, description=f"At most {source.max_rejected_share:.0%} of the rows are rejected."

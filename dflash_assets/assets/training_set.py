@@ -4,11 +4,11 @@ from typing import Any
 
 import dagster as dg
 
-from dflash_assets.assets.common import Plan, counts_table, expected_errors, made_result, table_schema
+from dflash_assets.assets.columns import ledger_columns, training_columns
+from dflash_assets.assets.common import Plan, counts_table, expected_errors, made_result
 from dflash_assets.assets.keys import EXPORTS, REPORT, TRAINING_SET
 from dflash_assets.recipe.fingerprint import export_fingerprint, training_set_fingerprint
 from dflash_assets.resources.store_resource import StoreResource
-from dflash_assets.rows import LEDGER, TRAINING
 
 
 def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
@@ -22,7 +22,7 @@ def training_set_asset(plan: Plan) -> dg.AssetsDefinition:
         kinds={"parquet"},
         deps=[plan.keys.verdicts],
         description="New rows and the existing set: checked, deduplicated by prompt, shuffled, split into train and eval.",
-        metadata={"dagster/column_schema": table_schema(TRAINING)},
+        metadata=training_columns(plan.keys),
         check_specs=[
             dg.AssetCheckSpec("all_shards", asset=key, description="Every planned shard is in the set."),
             dg.AssetCheckSpec(
@@ -83,7 +83,7 @@ def ledger_asset(plan: Plan) -> dg.AssetsDefinition:
         kinds={"parquet"},
         deps=[plan.keys.training_set],
         description="Every source row, ended in exactly one state with its reason: in = kept + dropped + failed, checked.",
-        metadata={"dagster/column_schema": table_schema(LEDGER)},
+        metadata=ledger_columns(plan.keys),
     )
     def ledger(store: StoreResource) -> dg.MaterializeResult:
         from dflash_assets.training_set.stage import make_ledger

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from dflash_assets.assets.common import Plan, expected_errors, table_schema
+from dflash_assets.assets.columns import verdict_columns
+from dflash_assets.assets.common import Plan, expected_errors
 from dflash_assets.assets.events import ShardCheck, ShardEvent, shard_events
 from dflash_assets.assets.keys import VERDICTS, shard_number
+from dflash_assets.assets.ranges import validated
 from dflash_assets.recipe.fingerprint import verdicts_fingerprint
 from dflash_assets.resources.store_resource import StoreResource
-from dflash_assets.rows import VERDICT
 
 if TYPE_CHECKING:
     # The room's numpy and rules would be a tenth of what `import definitions` costs every process.
     from dflash_assets.validation.stage import FailingRow, ShardVerdicts, Validator
 
-SHARDS_PER_RUN = 50
 HARD, SOFT = "hard_rules", "soft_rules"
 MEND = (
     "Materialize `completions` and `verdicts` of this shard with `resample_failed: true` in the config of `completions`, or "
@@ -40,10 +40,9 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
         deps=[keys.completions],
         partitions_def=partitions,
         output_required=False,
-        # Another policy than completions: its runs start behind the shards while the generation run still goes on.
-        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=SHARDS_PER_RUN),
+        backfill_policy=validated(plan.recipe),
         description="The spot check on every row: one verdict for each event and rule. A shard over the limit of a hard rule is red.",
-        metadata={"dagster/column_schema": table_schema(VERDICT)},
+        metadata=verdict_columns(keys),
         check_specs=[
             # One evaluation a shard for all rules of a severity: each costs as much as a materialisation.
             dg.AssetCheckSpec(
@@ -62,9 +61,8 @@ def verdicts_asset(plan: Plan, partitions: dg.StaticPartitionsDefinition) -> dg.
             validator = make_validator(workspace)
 
         def events() -> Iterator[ShardEvent]:
-            for partition in context.partition_keys:
-                found = validator.shard(shard_number(partition))
-                assert found.made is not None
+            for found in validator.shards(shard_number(partition) for partition in context.partition_keys):
+                partition = f"shard-{found.shard:05d}"
                 facts = found.made.entry.facts
                 metadata: dict[str, Any] = {
                     "dagster/row_count": facts["events"],

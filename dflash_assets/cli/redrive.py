@@ -98,7 +98,8 @@ def redrive(
             if value is not None
         },
     }
-    from dflash_assets.assets.headless import HeadlessRun, instance
+    from dflash_assets.assets.headless import HeadlessRun
+    from dflash_assets.assets.home import instance
     from dflash_assets.cli.live import Live
     from dflash_assets.cli.run import own_output
 

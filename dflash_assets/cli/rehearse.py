@@ -103,7 +103,8 @@ def _run(console: Console, recipe: Recipe, base_dir: Path, share: float) -> tupl
 
     Shards that are red for answers the simulator spoiled are no error; the findings count them.
     """
-    from dflash_assets.assets.headless import HeadlessRun, RunFailed, instance
+    from dflash_assets.assets.headless import HeadlessRun, RunFailed
+    from dflash_assets.assets.home import instance
     from dflash_assets.cli.live import Live
     from dflash_assets.recipe.load import resolved_yaml
     from dflash_assets.workspace import Workspace, store_of

@@ -55,7 +55,8 @@ def run(
         f"[bold]{loaded.name}[/]: {loaded.blend.max_prompts:,} prompts at most, {loaded.blend.shard_count} shards, store {loaded.store_root}"
     )
 
-    from dflash_assets.assets.headless import HeadlessRun, instance
+    from dflash_assets.assets.headless import HeadlessRun
+    from dflash_assets.assets.home import instance
     from dflash_assets.workspace import Workspace, store_of
 
     store = store_of(loaded)

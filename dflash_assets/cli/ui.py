@@ -23,7 +23,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from dflash_assets.errors import RecipeError
+from dflash_assets.errors import AssetsError, RecipeError
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 20.0
@@ -50,7 +50,7 @@ def ui(
     Records are kept in `DAGSTER_HOME` (default `.dagster/` here), the same that `dflash-assets run` writes: start it in the
     folder you run in. Asset keys and groups begin with the recipe's name, so several recipes share one webserver.
     """
-    from dflash_assets.assets.headless import dagster_home, instance
+    from dflash_assets.assets.home import dagster_home, instance
     from dflash_assets.assets.orphans import end_orphans
     from dflash_assets.assets.wiring import check_names
     from dflash_assets.recipe.load import load_recipe
@@ -76,9 +76,12 @@ def ui(
         if _ready(process, port):
             console.print(where_to_click(names, port))
             console.print(f"records: {home}; stop with Ctrl-C")
-        code = process.wait()
-    if code:
-        raise typer.Exit(1)
+        process.wait()
+    # Ctrl-C and signals don't come here, and `dagster dev` ends with 0 when one of its two died.
+    raise AssetsError(
+        "webserver or daemon ended by itself, and with it all of them; what is above says why, if anything does",
+        todo="start `dflash-assets ui` again: records and answers are kept, and backfills go on",
+    )
 
 
 def where_to_click(names: list[str], port: int) -> str:

@@ -93,8 +93,8 @@ class PilotShards(Shards):
         """Nothing is ever committed, so there is none."""
         return None
 
-    def commit(self, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
-        """Write what was answered, whatever failed: the judgement comes after."""
+    def _write(self, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
+        """Write what was answered, whatever failed: the judgement comes after. No entry, so nothing is committed."""
         facts = self.count(opened)
         rows: Iterator[dict[str, Any]] = (
             completion_row(self._facts, ask, opened.answers[ask.key], opened.ends.get(ask.event_id)) for ask in in_order(opened.asks)

@@ -35,6 +35,8 @@ from dflash_assets.resources.store import Store, StoreFault
 PROGRESS_SECONDS = 1.0
 ROOM_SECONDS = 0.5
 COLLECT_EVERY = 20_000
+COMMIT_AT_MOST = 32
+"""Shards of one commit: they and their answers stay in memory until the manifest names them."""
 log = logging.getLogger(__name__)
 
 
@@ -156,7 +158,7 @@ class GenerationRun:
                 break
             self.progress.replayed(shard)
             self.progress.cached(len(shard.asks))
-            self._commit(shards, shard)
+            self._commit(shards, [shard])
         if not first_missing:
             return
         failure: list[BaseException] = []
@@ -256,11 +258,11 @@ class GenerationRun:
     # -- commits and reports ---------------------------------------------------------------------------------------
 
     def _commit_loop(self, shards: Shards, committed: queue.SimpleQueue[OpenShard | None], failure: list[BaseException]) -> None:
-        while (opened := committed.get()) is not None:
+        for group in _groups(committed):
             if failure:
                 continue
             try:
-                self._commit(shards, opened)
+                self._commit(shards, group)
             except (OSError, StoreFault) as error:
                 failure.append(
                     GenerationError(
@@ -268,9 +270,13 @@ class GenerationRun:
                     )
                 )
                 self.stop()
+            except Exception as error:  # noqa: BLE001 - a defect; raised again in the consumer's thread, and nothing more is asked for it
+                failure.append(error)
+                self.stop()
 
-    def _commit(self, shards: Shards, opened: OpenShard) -> None:
-        self._report(shards.commit(opened, self._by_number[opened.shard]))
+    def _commit(self, shards: Shards, group: Sequence[OpenShard]) -> None:
+        for outcome in shards.commit([(opened, self._by_number[opened.shard]) for opened in group]):
+            self._report(outcome)
 
     def _report(self, outcome: ShardOutcome) -> None:
         if outcome.error is None:
@@ -293,6 +299,18 @@ class GenerationRun:
                 log.error("progress.json is not written: %s: %s", type(error).__name__, error, exc_info=defect)
         else:
             self._unpublished = None
+
+
+def _groups(committed: queue.SimpleQueue[OpenShard | None]) -> Iterator[list[OpenShard]]:
+    """Shards to commit, each as soon as it is there; those that came while others were being committed go together. None ends it."""
+    found: list[OpenShard | None] = []
+    while not found or found[-1] is not None:
+        found = [committed.get()]
+        with contextlib.suppress(queue.Empty):
+            while len(found) < COMMIT_AT_MOST and found[-1] is not None:
+                found.append(committed.get_nowait())
+        if group := [opened for opened in found if opened is not None]:
+            yield group
 
 
 def _chain(first: Sequence[OpenShard], rest: Iterator[OpenShard]) -> Iterator[OpenShard]:

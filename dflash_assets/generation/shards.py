@@ -145,12 +145,22 @@ class Shards:
             else:
                 opened.answers[ask.key] = replace(first, key=ask.key)
 
-    def commit(self, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
-        """Write the shard's completions and make the manifest name them, unless too many prompts failed.
+    def commit(self, group: Sequence[tuple[OpenShard, ShardPlan]]) -> list[ShardOutcome]:
+        """Write the completions of these shards and make the manifest name them, at once: it is replaced whole, whatever has changed.
 
-        A shard over the failure limit is not committed: its answers stay in the journal, and the next launch sends only
-        what failed. Raises StoreFault when the store refuses.
+        Answers are in the journal until the manifest names their shard. Raises StoreFault when the store refuses.
         """
+        outcomes = [self._write(opened, plan) for opened, plan in group]
+        changes = {f"completions/{shard_name(outcome.shard)}": outcome.entry for outcome in outcomes if outcome.entry is not None}
+        if changes:
+            self._store.commit(changes)
+        committed = [opened for (opened, _), outcome in zip(group, outcomes, strict=True) if outcome.entry is not None]
+        self._journal.retire(key for opened in committed for ask in opened.asks for key in (ask.key, ask.first_key) if key is not None)
+        return outcomes
+
+    def _write(self, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
+        """The shard's file and entry, unless too many prompts failed: then its answers stay in the journal, and the next launch sends
+        only what failed."""
         facts = self.count(opened)
         failed = sum(count for outcome, count in facts["outcomes"].items() if outcome not in ANSWERED)
         if opened.asks and failed / len(opened.asks) > self._facts.failure_limit:
@@ -175,8 +185,6 @@ class Shards:
         )
         stored = self._store.put(temporary, f"completions/{name}.{version}.parquet")
         entry = Entry(shard_key(plan, self._facts), version, (stored,), facts)
-        self._store.commit({f"completions/{name}": entry})
-        self._journal.retire(key for ask in opened.asks for key in (ask.key, ask.first_key) if key is not None)
         return ShardOutcome(opened.shard, entry, cached=False, error=None, facts=facts)
 
     def _older(self, opened: OpenShard) -> Any:

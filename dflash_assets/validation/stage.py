@@ -7,14 +7,17 @@ Entry `verdicts/shard-00007`: file [verdicts]; facts = {completions: version jud
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dflash_assets.errors import AssetsError
 from dflash_assets.recipe.fingerprint import verdicts_fingerprint
+from dflash_assets.resources.store import Entry
 from dflash_assets.rows import VERDICT
 from dflash_assets.tables import TableWriter, digest
 from dflash_assets.validation.event import ValidationContext
@@ -22,6 +25,9 @@ from dflash_assets.validation.ruleset import RuleSet
 from dflash_assets.validation.statistics import judge, share_in_words
 from dflash_assets.validation.validate import accepted_events, validate_shard
 from dflash_assets.workspace import Made, Workspace
+
+GROUP_SECONDS = 1.0
+"""Verdicts made within this time are committed together; of a full shard that is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class ShardVerdicts:
     """What validating one shard came to."""
 
     shard: int
-    made: Made | None
+    made: Made
     rules: list[RuleCount] = field(default_factory=list[RuleCount])
     error: str | None = None
     """Why the shard is red: a hard rule over its limit."""
@@ -82,11 +88,38 @@ class Validator:
         self._workspace, self._rules, self._context = workspace, rules, context
         self._fingerprint = digest(verdicts_fingerprint(workspace.recipe), rules.fingerprint())
 
-    def shard(self, number: int) -> ShardVerdicts:
-        """Verdicts of one shard, taken from the store when completions and rules are the same.
+    def shards(self, numbers: Iterable[int]) -> Iterator[ShardVerdicts]:
+        """Verdicts of shards in their order, each taken from the store when completions and rules are the same.
 
-        Raises MissingInput when the shard has no completions.
+        What is made within GROUP_SECONDS is committed together, and only then handed on. Raises MissingInput, after all before it,
+        for a shard without completions.
         """
+        waiting: list[ShardVerdicts] = []
+        since = time.monotonic()
+        try:
+            for number in numbers:
+                waiting.append(self._shard(number))
+                if all(found.made.cached for found in waiting) or time.monotonic() - since >= GROUP_SECONDS:
+                    yield from self._committed(waiting)
+                    waiting, since = [], time.monotonic()
+        except AssetsError:
+            yield from self._committed(waiting)
+            raise
+        yield from self._committed(waiting)
+
+    def shard(self, number: int) -> ShardVerdicts:
+        """Verdicts of one shard. Raises MissingInput when it has no completions."""
+        [found] = self.shards([number])
+        return found
+
+    def _committed(self, found: list[ShardVerdicts]) -> list[ShardVerdicts]:
+        """The same, when the manifest names those that were made now: it is replaced whole, whatever has changed."""
+        changes = {f"verdicts/shard-{one.shard:05d}": one.made.entry for one in found if not one.made.cached}
+        if changes:
+            self._workspace.store.commit(changes)
+        return found
+
+    def _shard(self, number: int) -> ShardVerdicts:
         name = f"shard-{number:05d}"
         completions = self._workspace.entry(f"completions/{name}", make="completions")
         prompts = self._workspace.store.entries().get(f"prompts/{name}")
@@ -100,7 +133,7 @@ class Validator:
                 answers = pq.read_table(self._workspace.path(completions))
                 superseded = set(answers["supersedes"].drop_null().to_pylist())
                 table = validate_shard(answers, pq.read_table(self._workspace.path(prompts)), self._rules, self._context)
-            made = self._keep(name, key, completions.version, table, superseded)
+            made = self._write(name, key, completions.version, table, superseded)
         return self._judge(number, made)
 
     def failing_rows(self, number: int, rules: Collection[str], at_most: int = 8) -> list[FailingRow]:
@@ -125,7 +158,7 @@ class Validator:
             for row in rows
         ]
 
-    def _keep(self, name: str, key: str, judged: str, table: pa.Table, superseded: set[str]) -> Made:
+    def _write(self, name: str, key: str, judged: str, table: pa.Table, superseded: set[str]) -> Made:
         with self._workspace.temporary(f"verdicts-{name}") as folder:
             path = folder / "verdicts.parquet"
             with TableWriter(path, VERDICT) as writer:
@@ -143,7 +176,7 @@ class Validator:
             "rules": counts,
             "error": self._error(self._rule_counts(counts)),
         }
-        return self._workspace.keep(f"verdicts/{name}", key, digest(stored.sha256, length=16), (stored,), facts)
+        return Made(Entry(key, digest(stored.sha256, length=16), (stored,), facts), cached=False)
 
     def _rule_counts(self, counts: Mapping[str, Sequence[int]]) -> list[RuleCount]:
         return [RuleCount(rule.name, rule.severity, *counts.get(rule.name, (0, 0)), limit=rule.limit) for rule in self._rules.rules]

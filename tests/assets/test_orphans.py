@@ -12,7 +12,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from dflash_assets.assets.headless import instance
+from dflash_assets.assets.home import instance
 from dflash_assets.assets.orphans import end_orphans
 from dflash_assets.assets.records import on_this_host
 from tests.support.project import ROOT
@@ -20,7 +20,7 @@ from tests.support.project import ROOT
 RUN = """
 import sys
 import dagster as dg
-from dflash_assets.assets.headless import instance
+from dflash_assets.assets.home import instance
 
 @dg.asset
 def waits():

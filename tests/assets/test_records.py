@@ -15,8 +15,9 @@ import dagster as dg
 import pytest
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
-from dflash_assets.assets import headless
+from dflash_assets.assets import home
 from dflash_assets.assets.records import OPEN, SteadyEventLogStorage, SteadySqliteStorage
+from tests.support.planned import planned_checks
 from tests.support.project import ROOT
 
 WRITER = """
@@ -60,14 +61,14 @@ def storage(tmp_path: Path) -> Iterator[SteadyEventLogStorage]:
 
 def test_a_new_home_uses_it_and_an_old_one_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "new"))
-    with headless.instance() as instance:
+    with home.instance() as instance:
         assert type(instance.event_log_storage) is SteadyEventLogStorage
         assert type(instance.get_ref().storage) is SteadySqliteStorage, "what runs are handed"
     assert sorted(path.name for path in (tmp_path / "new").iterdir() if path.is_dir()) == ["history", "schedules"]
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "old"))
-    with headless.instance() as instance:
+    with home.instance() as instance:
         assert type(instance.event_log_storage) is SqliteEventLogStorage
 
 
@@ -102,20 +103,9 @@ def test_a_commit_is_safe_without_the_disk_and_the_file_is_whole_after_a_power_c
 
 
 def test_a_planned_check_names_its_own_shard_and_is_otherwise_as_dagster_writes_it(tmp_path: Path, storage: SteadyEventLogStorage) -> None:
-    from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
-    from dagster._core.definitions.partitions.subset.default import DefaultPartitionsSubset
-
-    key = dg.AssetCheckKey(dg.AssetKey(["small", "completions"]), "answered")
     shards = {f"shard-{number:05d}" for number in range(40)}
     own = SqliteEventLogStorage(str(tmp_path / "own"))
-    planned = dg.DagsterEvent(
-        event_type_value="ASSET_CHECK_EVALUATION_PLANNED",
-        job_name="job",
-        event_specific_data=AssetCheckEvaluationPlanned(
-            asset_key=key.asset_key, check_name=key.name, partitions_subset=DefaultPartitionsSubset(shards)
-        ),
-    )
-    entry = dg.EventLogEntry(error_info=None, level=20, user_message="", run_id="r", timestamp=time.time(), dagster_event=planned)
+    entry, key = planned_checks(shards)
     found: list[dict[str, tuple[str, str]]] = []
     for either in (own, storage):
         either.store_event(entry)
@@ -173,7 +163,7 @@ def test_a_killed_process_loses_no_event_it_wrote(tmp_path: Path) -> None:
 
 def test_databases_locked_for_longer_than_the_default_delay_writes_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    with headless.instance() as instance:
+    with home.instance() as instance:
         instance.event_log_storage.store_event(materialised("r", 0))
         for name in ("history/runs.db", "history/runs/index.db", "schedules/schedules.db"):
             held = sqlite3.connect(tmp_path / name, isolation_level=None, check_same_thread=False)

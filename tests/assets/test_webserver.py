@@ -27,7 +27,11 @@ query {
     tags { key value } owners { ... on UserAssetOwner { email } ... on TeamAssetOwner { team } }
     repository { location { name } }
     assetChecksOrError { ... on AssetChecks { checks { name description } } }
-    metadataEntries { label ... on TableSchemaMetadataEntry { schema { columns { name type description } } } }
+    metadataEntries {
+      label
+      ... on TableSchemaMetadataEntry { schema { columns { name type description } } }
+      ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } }
+    }
     assetMaterializations(limit: 5) { label metadataEntries { label } }
     assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions failedPartitions } }
   }
@@ -138,6 +142,15 @@ def test_tables_show_their_columns_with_types_and_meanings(nodes: dict[tuple[str
             [schema] = [entry["schema"] for entry in nodes[name, *table]["metadataEntries"] if entry["label"] == "dagster/column_schema"]
             assert len(schema["columns"]) >= 5, table
             assert [column["name"] for column in schema["columns"] if not column["type"] or not column["description"]] == [], table
+
+
+def test_columns_say_where_they_come_from(nodes: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    for name in NAMES:
+        entries = {entry["label"]: entry for entry in nodes[name, "training_set"]["metadataEntries"]}
+        lines = {line["columnName"]: line["columnDeps"] for line in entries["dagster/column_lineage"]["lineage"]}
+        assert lines["category"] == [{"assetKey": {"path": [name, "prompts_shard"]}, "columnName": "category"}]
+        [category] = [column for column in entries["dagster/column_schema"]["schema"]["columns"] if column["name"] == "category"]
+        assert category["description"].endswith("(from prompts_shard.category)")
 
 
 def test_materialisations_carry_counts_and_links(nodes: dict[tuple[str, ...], dict[str, Any]]) -> None:

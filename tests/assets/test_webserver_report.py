@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from dflash_assets.assets import headless
+from dflash_assets.assets import home
 from dflash_assets.assets.build import build_definitions, build_resources
 from dflash_assets.assets.report import SPOT_CHECK
 from dflash_assets.recipe.load import load_recipe
@@ -30,7 +30,7 @@ def evaluations(project: Project, asset: str, names: list[str]) -> dict[str, dg.
     found: dict[str, dg.AssetCheckEvaluation | None] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", str(project.folder / ".dagster"))
-        with headless.instance() as instance:
+        with home.instance() as instance:
             keys = [dg.AssetCheckKey(dg.AssetKey(["small", asset]), name) for name in names]
             latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     for key in keys:

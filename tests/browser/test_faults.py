@@ -1,63 +1,21 @@
-"""A run killed while a backfill goes on: it is found, and the next one goes on from what is there."""
+"""Parts of the webserver killed or held up while a backfill goes on: nothing is left running, and the next start goes on from what is there."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import sqlite3
+import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
-from tests.support.project import Project, make_project, recipe_data, simulator
-from tests.support.webserver import Webserver, make_upstream, webserver
+from tests.support.slow_backfill import BOTH, SHARDS, answers, finish, slow_project, statuses
+from tests.support.webserver import webserver
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
-SHARDS = [f"shard-{number:05d}" for number in range(6)]
-BOTH = [("small", "completions"), ("small", "verdicts")]
-PROMPTS = 48
-RUNS = "query { runsOrError { ... on Runs { results { runId status } } } }"
-
-
-@contextmanager
-def slow_project(folder: Path) -> Iterator[Project]:
-    """Two answers at a time, each takes seconds: there is time to kill something in the middle."""
-    with simulator("--mean-tokens", "40", "--tokens-per-second", "30", "--slots", "2") as url:
-        project = make_project(folder / "project", recipe_data({"kind": "sglang", "servers": [{"url": url}]}))
-        make_upstream(project)
-        yield project
-
-
-def answers(project: Project) -> int:
-    try:
-        return int(project.progress()["prompts_done"])
-    except (OSError, ValueError):
-        return 0
-
-
-def rows(project: Project) -> Counter[str]:
-    """Events by prompt."""
-    manifest = project.manifest()
-    files = [entry["files"][0]["path"] for name, entry in manifest.items() if name.startswith("completions/")]
-    return Counter(prompt for file in files for prompt in pq.read_table(project.store / file)["prompt_id"].to_pylist())
-
-
-def statuses(server: Webserver) -> dict[str, str]:
-    return {run["runId"]: run["status"] for run in server.ask(RUNS)["runsOrError"]["results"]}
-
-
-def finish(server: Webserver, project: Project, backfill: str, done: int) -> None:
-    """The backfill comes to an end by itself; what it left undone is done by one more, and no answer that was there is asked again."""
-    if server.ended(backfill, 400)["status"] != "COMPLETED_SUCCESS":
-        left = [shard for shard in SHARDS if shard not in server.shards(*BOTH[1])["materialized"]]
-        assert server.ended(server.launch(left, *BOTH), 400) == {"status": "COMPLETED_SUCCESS", "error": None}
-        assert project.progress()["requests_sent"] <= PROMPTS - done
-    for asset in BOTH:
-        assert server.shards(*asset) == {"failed": [], "materialized": SHARDS, "materializing": []}
-    assert rows(project) == dict.fromkeys(rows(project), 1)
-    assert len(rows(project)) == PROMPTS
+FULL = os.environ.get("DFLASH_FULL") == "1"
+full = pytest.mark.skipif(not FULL, reason="two minutes each of waiting for a daemon's looks; DFLASH_FULL=1 make test-browser runs them")
 
 
 def test_a_killed_run_is_found_and_the_next_one_goes_on(tmp_path: Path) -> None:
@@ -72,3 +30,37 @@ def test_a_killed_run_is_found_and_the_next_one_goes_on(tmp_path: Path) -> None:
         )
         assert "FAILURE" in ended.values()
         finish(server, project, backfill, done)
+
+
+@full
+@pytest.mark.parametrize("victim", ["dagster_webserver", "dagster._daemon"])
+def test_a_part_killed_ends_the_command_and_the_next_start_goes_on(tmp_path: Path, victim: str) -> None:
+    with slow_project(tmp_path) as project:
+        with webserver(project) as server:
+            backfill = server.launch(SHARDS, *BOTH)
+            server.wait_for("answers", lambda: answers(project), lambda done: done >= 8, 300)
+            done = answers(project)
+            for process in server.processes(victim):
+                process.kill()
+            assert server.process is not None
+            assert server.process.wait(120) == 1, "the command ends when a part of it does"
+        # Leaving the block, nothing that it started is running any more.
+        with webserver(project) as server:
+            finish(server, project, backfill, done)
+
+
+@full
+def test_databases_locked_for_some_seconds_delay_a_backfill_and_no_more(tmp_path: Path) -> None:
+    with slow_project(tmp_path) as project, webserver(project) as server:
+        backfill = server.launch(SHARDS, *BOTH)
+        server.wait_for("answers", lambda: answers(project), lambda done: done >= 4, 300)
+        home = project.folder / ".dagster"
+        for path in (home / "history" / "runs.db", home / "history" / "runs" / "index.db", home / "schedules" / "schedules.db"):
+            held = sqlite3.connect(path, timeout=60, isolation_level=None)
+            held.execute("BEGIN IMMEDIATE")
+            time.sleep(8)
+            held.execute("ROLLBACK")
+            held.close()
+        assert server.ended(backfill, 400) == {"status": "COMPLETED_SUCCESS", "error": None}
+        finish(server, project, backfill, 0)
+        assert set(statuses(server).values()) == {"SUCCESS"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -130,14 +130,17 @@ def test_progress_goes_on_after_it_could_not_be_written(unwritable: Unwritable, 
     assert seen == [128]
 
 
+@pytest.mark.parametrize(
+    ("fault", "raised"), [(OSError(errno.EIO, "the disk is broken"), GenerationError), (TypeError("the disk is broken"), TypeError)]
+)
 def test_a_failed_commit_stops_the_run_though_progress_cannot_be_written(
-    unwritable: Unwritable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unwritable: Unwritable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, raised: type[Exception]
 ) -> None:
-    def refuse(self: Shards, opened: OpenShard, plan: ShardPlan) -> ShardOutcome:
-        raise OSError(errno.EIO, "the disk is broken")
+    def refuse(self: Shards, group: Sequence[tuple[OpenShard, ShardPlan]]) -> list[ShardOutcome]:
+        raise fault
 
     monkeypatch.setattr(Shards, "commit", refuse)
     engine = ScriptedEngine(slots=2, seconds=0.02)
-    with pytest.raises(GenerationError, match="the disk is broken"):
+    with pytest.raises(raised, match="the disk is broken"):
         run_all(unwritable, write_shards(tmp_path, 40, 10), [engine])
     assert len(engine.seen) < 400, "it stops, and doesn't answer everything for nothing"

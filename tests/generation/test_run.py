@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
@@ -10,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dflash_assets.errors import GenerationError
-from dflash_assets.generation.run import end_running
+from dflash_assets.generation.run import GenerationRun, end_running
 from dflash_assets.resources.engines.base import EngineError, GenerationReply
-from dflash_assets.resources.store import DirectoryStore
+from dflash_assets.resources.store import DirectoryStore, Entry
 from tests.support.engines import ScriptedEngine, answer
 from tests.support.generation import facts, make_run, run_all, settings, write_shards
 
@@ -319,3 +323,41 @@ def test_ids_that_fit_no_integer_column_are_invalid_tokens_and_no_crash(store: D
     assert bad["outcome"] == "invalid_tokens"
     assert str(2**40) in str(bad["detail"])
     assert bad["output_ids"] == []
+
+
+class Held(DirectoryStore):
+    """A store whose first commit of completions waits until it is told to go on."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, "test")
+        self.go_on = threading.Event()
+        self.commits: list[set[str]] = []
+
+    def commit(self, changes: Mapping[str, Entry | None]) -> None:
+        self.commits.append(set(changes))
+        assert self.go_on.wait(60)
+        super().commit(changes)
+
+
+def test_shards_that_end_while_others_are_committed_are_committed_together(store: DirectoryStore, tmp_path: Path) -> None:
+    held = Held(Path(store.root))
+    run = make_run(held, write_shards(tmp_path, 12, 16), [ScriptedEngine()])
+    reported: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(lambda: reported.extend(_in_the_manifest(held, run)))
+        while run.progress.answers_done < 12 * 16 and not going.done():
+            time.sleep(0.01)
+        assert reported == [], "none counts before the manifest names it"
+        held.go_on.set()
+        going.result(60)
+    assert sorted(reported) == [f"completions/shard-{number:05d}" for number in range(12)]
+    assert sorted(name for commit in held.commits for name in commit) == sorted(reported), "each once"
+    # The shard of the very last answer may come a moment after it was counted.
+    assert len(held.commits) <= 3
+
+
+def _in_the_manifest(store: DirectoryStore, run: GenerationRun) -> Iterator[str]:
+    for outcome in run:
+        name = f"completions/shard-{outcome.shard:05d}"
+        assert store.entries()[name] == outcome.entry
+        yield name

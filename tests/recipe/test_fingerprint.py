@@ -31,6 +31,7 @@ def changed(path: str, value: object) -> set[str]:
     [
         ("description", "words", set()),
         ("store", "elsewhere", set()),
+        ("pods", {"generation": {"gpus": 8}}, set()),
         ("seed", 3, {"blend", "training_set"}),
         ("target_model.name", "org/other", {"blend", "completions"}),
         ("target_model.revision", "a" * 40, {"blend", "completions"}),
@@ -56,6 +57,7 @@ def changed(path: str, value: object) -> set[str]:
         ("generation.on_length", "drop", {"verdicts", "training_set"}),
         ("generation.failure_limit", 0.5, set()),
         ("generation.max_attempts", 9, set()),
+        ("generation.shards_per_run", 9, set()),
         ("generation.give_up_seconds", 9.0, set()),
         ("generation.engine.precision", "default", {"completions"}),
         ("generation.engine.max_in_flight", 4, set()),

@@ -20,7 +20,7 @@ RULES = {"output_tokens_range": {"severity": "hard", "max_failed_share": 0.05, "
 RUN = """
 from pathlib import Path
 from dflash_assets.assets.build import build_definitions
-from dflash_assets.assets.headless import instance
+from dflash_assets.assets.home import instance
 from dflash_assets.assets.keys import Keys
 from dflash_assets.recipe.load import load_recipe
 

@@ -51,7 +51,7 @@ query Backfill($id: String!) {
 # Until the blend the assets aren't what the browser is here for; one run in process takes seconds, a backfill a daemon's tick each.
 UPSTREAM = """
 from dflash_assets.assets.build import build_definitions
-from dflash_assets.assets.headless import instance
+from dflash_assets.assets.home import instance
 from dflash_assets.assets.keys import Keys, partition_keys
 from dflash_assets.recipe.load import load_recipe
 from pathlib import Path

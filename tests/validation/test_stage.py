@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.validation import ValidationSpec
-from dflash_assets.resources.store import DirectoryStore
+from dflash_assets.resources.store import DirectoryStore, Entry
 from dflash_assets.tables import TableWriter
 from dflash_assets.validation.ruleset import RuleSet
 from dflash_assets.validation.stage import RuleCount, Validator
@@ -55,11 +56,9 @@ def test_a_good_shard_is_kept_and_found_again(workspace: Workspace) -> None:
     fill(workspace, 20)
     first = validator(workspace).shard(0)
     assert first.error is None
-    assert first.made is not None
     assert not first.made.cached
     assert first.made.entry.facts["accepted"] == first.made.entry.facts["events"] == 20
     again = validator(workspace).shard(0)
-    assert again.made is not None
     assert again.made.cached
     assert again.rules == first.rules
 
@@ -67,12 +66,10 @@ def test_a_good_shard_is_kept_and_found_again(workspace: Workspace) -> None:
 def test_other_answers_or_other_rules_are_judged_anew(workspace: Workspace) -> None:
     fill(workspace, 10)
     first = validator(workspace).shard(0).made
+    assert first.entry.facts["completions"] == "v1"
     fill(workspace, 10, "v2")
     second = validator(workspace).shard(0).made
     third = validator(workspace, clean_text={"severity": "soft"}).shard(0).made
-    assert first is not None
-    assert second is not None
-    assert third is not None
     assert not second.cached
     assert not third.cached
     assert second.entry.facts["completions"] == "v2"
@@ -118,3 +115,55 @@ def test_a_rule_without_rows_is_not_tested(workspace: Workspace) -> None:
 def test_without_completions_it_says_what_to_do(workspace: Workspace) -> None:
     with pytest.raises(MissingInput, match="materialise completions"):
         validator(workspace).shard(0)
+
+
+def fill_more(workspace: Workspace, shards: int) -> None:
+    fill(workspace, 4)
+    entries = workspace.store.entries()
+    workspace.store.commit(
+        {f"{kind}/shard-{number:05d}": entries[f"{kind}/shard-00000"] for number in range(shards) for kind in ("prompts", "completions")}
+    )
+
+
+def test_shards_made_in_a_moment_are_committed_together_and_handed_on_after_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_more(workspace, 9)
+    clock = iter(range(1000))  # a third of the group's time from look to look: three shards a commit
+    monkeypatch.setattr("dflash_assets.validation.stage.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("dflash_assets.validation.stage.GROUP_SECONDS", 3)
+    commits: list[int] = []
+    commit = workspace.store.commit
+
+    def counted(_: DirectoryStore, changes: Mapping[str, Entry | None]) -> None:
+        commits.append(len(changes))
+        commit(changes)
+
+    monkeypatch.setattr(DirectoryStore, "commit", counted)
+    for number, found in enumerate(validator(workspace).shards(range(9))):
+        assert found.shard == number
+        assert workspace.store.entries()[f"verdicts/shard-{number:05d}"] == found.made.entry, "it is in the manifest when it is said to be"
+    assert sum(commits) == 9
+    assert len(commits) == 3
+    commits.clear()
+    assert all(found.made.cached for found in validator(workspace).shards(range(9)))
+    assert commits == []
+
+
+def test_a_shard_that_is_missing_keeps_none_from_being_committed(workspace: Workspace) -> None:
+    fill_more(workspace, 3)
+    found: list[int] = []
+    with pytest.raises(MissingInput, match="completions/shard-00003"):
+        found.extend(one.shard for one in validator(workspace).shards([0, 1, 2, 3, 4]))
+    assert found == [0, 1, 2]
+    assert {f"verdicts/shard-{number:05d}" for number in found} <= workspace.store.entries().keys()
+
+
+def test_what_was_made_when_a_run_is_killed_is_made_again(workspace: Workspace) -> None:
+    fill_more(workspace, 3)
+    running = validator(workspace).shards(range(3))
+    first = next(running)
+    running.close()
+    again = list(validator(workspace).shards(range(3)))
+    assert again[0].made.entry == first.made.entry
+    assert [one.error for one in again] == [None] * 3
