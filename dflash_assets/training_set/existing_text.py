@@ -75,9 +75,25 @@ class ExistingText:
 
     def tables(self) -> Iterator[Any]:
         """All turns, in bounded batches."""
-        for piece in self.files.pieces(self._columns):
+        for piece in self._pieces():
             if piece.table.num_rows:
                 yield self._table(piece)
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Batches that hold what no row can do without: the messages of a file with columns, and an id for each row where ids are named."""
+        for piece in self.files.pieces(self._columns):
+            names = piece.table.column_names
+            if piece.table.num_rows and self.messages not in names and self.spec.format != "jsonl":  # a line without is a drop
+                raise self._fault(piece, 0, f"column {self.messages!r} is missing in this file")
+            if piece.table.num_rows and self.spec.id:
+                ids = piece.table[self.spec.id].to_pylist() if self.spec.id in names else [None]
+                if None in ids:
+                    todo = "set training_set.existing.id to null, to derive ids from the rows' content"
+                    raise self._fault(piece, ids.index(None), f"column {self.spec.id!r} is null", todo)
+            yield piece
+
+    def _fault(self, piece: Piece, row: int, what: str, todo: str = "repair the set; nothing was written") -> TrainingSetError:
+        return TrainingSetError(f"row {piece.row + row}: {what}", where=f"{self.spec.path} ({piece.file})", todo=todo)
 
     def row(self, wanted: str) -> dict[str, Any]:
         """One TRAINING row: `wanted` is a conversation's number (from 0) or its id, with `#turn0` for another turn than its last.
@@ -86,7 +102,7 @@ class ExistingText:
         """
         conversation, _, turn = wanted.partition("#")
         number = 0
-        for piece in self.files.pieces(self._columns):
+        for piece in self._pieces():
             for values in piece.table.to_pylist():
                 if conversation == str(number) or (self.spec.id and conversation == str(values[self.spec.id])):
                     return self._chosen(values, turn)
@@ -146,10 +162,10 @@ class ExistingText:
 
     def _turns(self, row: Mapping[str, Any]) -> Iterator[_Pending]:
         """The assistant turns of a conversation; a broken conversation is one fault."""
-        name = str(row[self.spec.id]) if self.spec.id else xxhash.xxh3_128_hexdigest(canonical_json(row[self.messages]).encode())
+        name = str(row[self.spec.id]) if self.spec.id else xxhash.xxh3_128_hexdigest(canonical_json(row.get(self.messages)).encode())
         source = (row.get(self.spec.source) if self.spec.source else None) or "existing"
         try:
-            messages = normalise_messages(_messages(row[self.messages]))
+            messages = normalise_messages(_messages(row.get(self.messages)))
             tools = _tools(row.get(self.spec.tools) if self.spec.tools else None)
         except TemplateFault as fault:
             yield _Pending(f"{name}#turn0", source, fault)

@@ -77,6 +77,40 @@ def test_what_cannot_be_trusted_is_dropped_with_a_reason(tmp_path: Path, tokeniz
     assert drops == [("bad#turn0", reason)]
 
 
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("column", ["messages", "id"])
+def test_a_later_file_without_a_column_is_named(tmp_path: Path, tokenizer: TargetTokenizer, form: str, column: str) -> None:
+    row = {"id": "c", "messages": json.dumps([USER, ANSWER])}
+    short = {name: value for name, value in row.items() if name != column}
+    for name, rows in (("a", [row]), ("b", [{**short, "other": 1}])):
+        table = pa.Table.from_pylist(rows)
+        if form == "parquet":
+            pq.write_table(table, tmp_path / f"{name}.parquet")
+        else:
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = ExistingText(ExistingSet.model_validate({"path": ".", "format": form, "messages": "messages", "id": "id"}), tokenizer, tmp_path)
+    if (form, column) == ("jsonl", "messages"):  # objects differ from line to line: the row is a drop
+        assert sum(table.num_rows for table in text.tables()) == 1
+        assert [drop["reason"] for drop in text.take_drops()] == ["unreadable_messages"]
+        return
+    with pytest.raises(TrainingSetError, match=f"row 0: column '{column}'") as caught:
+        list(text.tables())
+    assert caught.value.where == f". (b.{form})"
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_row_without_an_id_is_named(tmp_path: Path, tokenizer: TargetTokenizer, form: str) -> None:
+    rows = [{"id": "c", "messages": json.dumps([USER, ANSWER])}, {"id": None, "messages": json.dumps([USER, ANSWER])}]
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    else:
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = ExistingSet.model_validate({"path": f"x.{form}", "format": form, "messages": "messages", "id": "id"})
+    with pytest.raises(TrainingSetError, match="row 1: column 'id' is null") as caught:
+        list(ExistingText(spec, tokenizer, tmp_path).tables())
+    assert caught.value.where == f"x.{form} (x.{form})"
+
+
 def test_a_turn_on_which_the_two_methods_disagree_is_dropped(tmp_path: Path, tokenizer: TargetTokenizer) -> None:
     """A template that writes an assistant turn of its own: counting headers finds that one, the prompt's own render doesn't."""
     written = "<|im_start|>assistant\nI am here.<|im_end|>\n"
