@@ -134,7 +134,11 @@ def _notes(recipe: Recipe, found: Forecast, wish: Assumptions, store_fault: str 
             "finished shards replace this; --mean-answer-tokens sets it."
         )
     if replayed := [source.name for source in recipe.sources if source.replay == "conversation"]:
-        yield f"one answer a prompt is counted; conversations of {', '.join(replayed)} get several, so tokens, time and disk are lower bounds."
+        several = f"conversations of {', '.join(replayed)} get several answers"
+        if found.answers_done:
+            yield f"{several}: {found.answers_a_prompt:.2f} a prompt in the shards so far, over all sources; the rest is reckoned alike."
+        else:
+            yield f"{several}, and one a prompt is counted until shards are there: tokens, time and disk are lower bounds."
     if not found.prompts.exact:
         yield "duplicates and contamination are known once the blend is made, so prompts are upper bounds."
     if wish.gpu_hour_price is not None and not found.time.gpus:

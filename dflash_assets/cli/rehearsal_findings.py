@@ -94,7 +94,7 @@ def _verdicts(entries: Mapping[str, Entry]) -> Iterator[Finding]:
         for end, count in entries[f"completions/{name}"].facts.get("conversations", {}).items():
             ends[end] = ends.get(end, 0) + count
     if ends:
-        yield Finding("look", f"replayed conversations, with invented answers: {_most(ends)}; hours and disk count one answer a prompt")
+        yield Finding("look", f"replayed conversations, with invented answers: {_most(ends)}; hours and disk reckon with as many turns")
     judged = {name: entry for name, entry in entries.items() if name.startswith("verdicts/")}
     red = sorted(name.removeprefix("verdicts/") for name, entry in judged.items() if entry.facts["error"])
     failed: dict[str, int] = {}

@@ -8,7 +8,7 @@ aren't in them. Once shards are committed their speed and their lengths are meas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,7 +79,9 @@ class Forecast:
     length: AnswerLength
     """Answer length of the answers that aren't there yet, over all sources; when all are there, theirs."""
     answers: int
-    """Answers in all: prompts x samples."""
+    """Answers in all: prompts x samples x `answers_a_prompt`."""
+    answers_a_prompt: float
+    """Answers of a prompt (and sample): above 1 where conversations are replayed, as measured in committed shards; 1 before the first."""
     answers_done: int
     shards: int
     shards_done: int
@@ -109,7 +111,9 @@ def forecast(recipe: Recipe, store: Store | None, base_dir: Path, wish: Assumpti
     otherwise = assumed(recipe.generation.sampling.max_tokens, wish.mean_answer_tokens)
     believed = MeasuredLengths() if wish.mean_answer_tokens is not None else measured
     lengths = {source.source: believed.length(source.source, otherwise) for source in prompts.sources}
-    weights = _weights(prompts, samples, made)
+    replayed = {source.name for source in recipe.sources if source.replay == "conversation"}
+    turns, grown = _growth(entries, made, samples) if replayed else (1.0, 1.0)
+    weights = _weights(prompts, samples, made, replayed, turns)
     done_answers = sum(int(entry.facts["events"]) for entry in made.values())
     done_tokens = float(sum(entry.facts["output_tokens"] for entry in made.values()))
     if sum(weights.values()):
@@ -118,11 +122,11 @@ def forecast(recipe: Recipe, store: Store | None, base_dir: Path, wish: Assumpti
         mean = done_tokens / max(1, done_answers)
         length = AnswerLength(mean, mean, mean, "measured", done_answers)
 
-    answers = prompts.expected * samples
+    answers = round(prompts.expected * samples * turns)
     left = max(0, answers - done_answers)
     tokens_left = Range(left * length.mean, left * length.low, left * length.high)
     tokens = Range(done_tokens + tokens_left.expected, done_tokens + tokens_left.low, done_tokens + tokens_left.high)
-    prompt_tokens = prompts.tokens * samples
+    prompt_tokens = prompts.tokens * samples * grown
     planned = [name for name in entries if name.startswith("prompts/shard-")]
     return Forecast(
         prompts=prompts,
@@ -130,6 +134,7 @@ def forecast(recipe: Recipe, store: Store | None, base_dir: Path, wish: Assumpti
         lengths=lengths,
         length=length,
         answers=answers,
+        answers_a_prompt=turns,
         answers_done=done_answers,
         shards=len(planned) if prompts.exact else -(-prompts.expected // recipe.blend.shard_size),
         shards_done=len(made),
@@ -149,15 +154,29 @@ def _committed(entries: Mapping[str, Entry]) -> dict[str, Entry]:
     return {shard: entry for shard, entry in made.items() if entry is not None and entry.facts.get("events")}
 
 
-def _weights(prompts: Prompts, samples: int, made: Mapping[str, Entry]) -> dict[str, float]:
-    """Answers still to come, by source. A source nobody has counted takes the prompts the others leave."""
+def _growth(entries: Mapping[str, Entry], made: Mapping[str, Entry], samples: int) -> tuple[float, float]:
+    """What replaying conversations comes to, from the committed shards: answers a prompt, and tokens of all prompts that were sent over
+    those of the first turns. The blend is shuffled, so any shards are a sample of all."""
+    planned = [entries[f"prompts/{shard}"].facts for shard in made]
+    first, tokens = (samples * sum(facts[name] for facts in planned) for name in ("rows", "tokens"))
+    if not (first and tokens):
+        return 1.0, 1.0
+    answers, sent = (sum(entry.facts[name] for entry in made.values()) for name in ("events", "prompt_tokens"))
+    return max(1.0, answers / first), max(1.0, sent / tokens)
+
+
+def _weights(prompts: Prompts, samples: int, made: Mapping[str, Entry], replayed: Set[str], turns: float) -> dict[str, float]:
+    """Answers still to come, by source. A source nobody has counted takes the prompts the others leave; answers to later turns, which make
+    `turns` of each prompt's one, are those of the `replayed` sources."""
     unknown = [source.source for source in prompts.sources if source.expected is None]
     spare = prompts.expected - sum(source.expected or 0 for source in prompts.sources)
+    counts = {source.source: float(source.expected if source.expected is not None else spare / len(unknown)) for source in prompts.sources}
+    later = sum(counts.values()) * (turns - 1) / (sum(counts[name] for name in replayed) or 1)
     weights: dict[str, float] = {}
     for source in prompts.sources:
-        count = source.expected if source.expected is not None else spare / len(unknown)
+        count = counts[source.source] * (1 + later if source.source in replayed else 1)
         done = sum(entry.facts["sources"].get(source.source, 0) for entry in made.values())
-        weights[source.source] = max(0.0, float(count) * samples - done)
+        weights[source.source] = max(0.0, count * samples - done)
     return weights
 
 

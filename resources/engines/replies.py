@@ -47,7 +47,7 @@ class ReplyReader:
         if not isinstance(text, str) or (wide.size and np.maximum.reduce(wide) > _LARGEST):
             return None
         ids = array("i")
-        ids.frombytes(wide.astype(np.intc))  # pyright: ignore[reportArgumentType] - any buffer does
+        ids.frombytes(wide.astype(np.intc).data.cast("B"))
         return {"text": text, "output_ids": ids, "meta_info": meta}
 
 

@@ -111,3 +111,17 @@ def test_with_replayed_conversations_it_says_that_its_numbers_are_lower_bounds(r
     page = " ".join(invoke(str(recipe)).stdout.split())
     assert f"conversations of {data['sources'][1]['name']} get several" in page
     assert "are lower bounds" in page
+
+
+def test_with_answered_conversations_it_says_how_many_answers_it_reckons_with(recipe: Path, tmp_path: Path) -> None:
+    data = yaml.safe_load(recipe.read_text())
+    data["sources"][0]["replay"] = "conversation"
+    recipe.write_text(yaml.safe_dump(data))
+    store = DirectoryStore(tmp_path / "data" / "night", "night")
+    reached = {source.name: (0, 0) for source in night().sources}
+    store.commit({"blend": blend_entry({**reached, "infinity": (1000, 10_000)})})
+    commit_shard(store, 0, [("infinity", 300)] * 750, began=0.0, ended=100.0, later=250, later_tokens=9000)
+    page = " ".join(invoke(str(recipe)).stdout.split())
+    assert "1.50 a prompt in the shards so far" in page
+    assert "750 of 1,500 answers" in page
+    assert "lower bounds" not in page

@@ -75,6 +75,25 @@ def test_after_some_shards_lengths_and_speed_are_measured_and_what_is_left_is_to
     assert given.answer_tokens_left.expected == 800 * 100.0
 
 
+def test_later_turns_of_conversations_are_reckoned_from_the_shards_that_are_there(tmp_path: Path) -> None:
+    replayed = {"name": "talk", "format": "sharegpt", "path": "x.jsonl", "replay": "conversation"}
+    recipe = night(
+        sources=[{"name": "short", "format": "sharegpt", "path": "x.jsonl"}, replayed],
+        blend={"max_prompts": 1000, "shard_size": 100},
+    )
+    store = folder_store(tmp_path)
+    store.commit({"blend": blend_entry({"short": (800, 8000), "talk": (200, 2000)})})
+    before = forecast(recipe, store, tmp_path, Assumptions(mean_answer_tokens=50.0))
+    assert (before.answers, before.answers_a_prompt, before.prompt_tokens) == (1000, 1.0, 10_000)
+    # 80 prompts, 20 conversations of three answers each: 40 answers to later turns, sent with 3,000 tokens.
+    commit_shard(store, 0, [("short", 50)] * 80 + [("talk", 500)] * 60, began=0.0, ended=9.0, later=40, later_tokens=3000)
+    found = forecast(recipe, store, tmp_path)
+    assert (found.answers_done, found.answers, found.answers_a_prompt) == (140, 1400, 1.4)
+    assert found.answer_tokens_left.expected == pytest.approx(720 * 50 + 540 * 500)
+    assert found.prompt_tokens == pytest.approx(10_000 * (1000 + 3000) / 1000)
+    assert not forecast(night(sources=[replayed]), None, tmp_path).answers_done
+
+
 def test_disk_follows_tokens_and_says_what_it_cannot_count(tmp_path: Path) -> None:
     exports = [{"kind": "tokens-jsonl"}, {"kind": "mine:Export"}]
     recipe = night(exports=exports, training_set={"existing": {"path": "s3://bucket/old"}})

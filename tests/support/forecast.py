@@ -48,8 +48,11 @@ def blend_entry(reached: Mapping[str, tuple[int, int]]) -> Entry:
     return Entry("k", "v", (), {"rows": rows, "tokens": tokens, "sources": sources})
 
 
-def commit_shard(store: DirectoryStore, shard: int, answers: list[tuple[str, int]], *, began: float, ended: float) -> None:
-    """A committed shard of (source, output tokens) answers behind prompts of 10 tokens."""
+def commit_shard(
+    store: DirectoryStore, shard: int, answers: list[tuple[str, int]], *, began: float, ended: float, later: int = 0, later_tokens: int = 0
+) -> None:
+    """A committed shard of (source, output tokens) answers behind prompts of 10 tokens. The last `later` of them answer later turns of
+    replayed conversations, which were sent with so many prompt tokens in all."""
     name = f"shard-{shard:05d}"
     file = store.work / f"{name}.parquet"
     write_rows(file, COMPLETION, [_row(f"{name}-{n}", source, tokens) for n, (source, tokens) in enumerate(answers)])
@@ -60,13 +63,13 @@ def commit_shard(store: DirectoryStore, shard: int, answers: list[tuple[str, int
     facts = {
         "events": len(answers),
         "outcomes": {"ok": len(answers)},
-        "prompt_tokens": 10 * len(answers),
+        "prompt_tokens": 10 * (len(answers) - later) + later_tokens,
         "output_tokens": sum(tokens for _, tokens in answers),
         "began": began,
         "ended": ended,
         "sources": sources,
     }
-    prompts = Entry("k", "v", (), {"rows": len(answers), "tokens": 10 * len(answers)})
+    prompts = Entry("k", "v", (), {"rows": len(answers) - later, "tokens": 10 * (len(answers) - later)})
     store.commit({f"prompts/{name}": prompts, f"completions/{name}": Entry("k", "v", (stored,), facts)})
 
 
