@@ -213,3 +213,31 @@ def test_a_redriven_turn_takes_its_later_turns_along(told: Told) -> None:
     assert told.made.progress()["requests_sent"] == 0
     assert told.made.manifest()["training_set"]["facts"]["certificate"]["holds"] is True
     assert {row["event_id"] for row in new if row["outcome"] == "ok"} <= set(told.training())
+
+
+def test_a_later_turn_without_room_in_the_context_ends_its_conversation(tmp_path: Path) -> None:
+    with simulator("--mean-tokens", "12", "--sigma", "0.1", "--cap-tokens", "40") as url:
+        made = project(tmp_path / "project", url)
+        long = {"id": "long", "conversations": [
+            {"from": "human", "value": "Name a river."}, {"from": "gpt", "value": "RECORDED one"},
+            {"from": "human", "value": "And its source? " + "Think of every brook. " * 2_000}, {"from": "gpt", "value": "RECORDED two"},
+            {"from": "human", "value": "And mouth?"},
+        ]}  # fmt: skip
+        with (made.folder / "chat.jsonl").open("a") as file:
+            file.write(json.dumps(long) + "\n")
+        ran = made.command("run", "r.yaml")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        told = Told(made, made.progress(), load_tokenizer(load_recipe(made.recipe).target_model, made.folder))
+    recipe = load_recipe(made.recipe)
+    [prompt] = [row for row in told.rows("prompts") if "every brook" in row["messages_json"]]
+    [answer] = [row for row in told.replayed if row["prompt_id"] == prompt["prompt_id"]]
+    assert (answer["turn"], answer["outcome"], answer["conversation_end"]) == (0, "ok", "stopped:prompt_too_long"), "what was made is kept"
+    assert told.first["conversations"]["stopped:prompt_too_long"] == told.ends["stopped:prompt_too_long"] == 1
+    room = recipe.target_model.context_length - recipe.generation.sampling.max_tokens
+    assert max(len(row["prompt_ids"]) for row in told.rows("completions")) <= room, "no server was asked what it had to refuse"
+    assert not told.first.get("faults")
+    assert answer["event_id"] in told.training()
+    manifest = made.manifest()
+    ledger = pq.read_table(made.store / manifest["ledger"]["files"][0]["path"]).to_pylist()
+    [row] = [row for row in ledger if row["prompt_id"] == prompt["prompt_id"]]
+    assert row["detail"].endswith(f"turn 1 of {TURNS}: stopped:prompt_too_long")
