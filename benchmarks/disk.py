@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash_assets.forecast.disk import BYTES_PER_TOKEN, EXPORT_BYTES_PER_TOKEN
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
+from dflash_assets.generation.record import Answer
 from dflash_assets.recipe.training_set import ExportSpec, TrainingSetSpec
 from dflash_assets.tokens.tokenizer import TargetTokenizer
 from dflash_assets.training_set.contracts import ShardFiles, TokenFacts

@@ -29,8 +29,9 @@ from typing import Any
 
 import orjson
 
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.outcomes import AnswerRules
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Ask, OpenShard, key_facts, shard_asks
 from dflash_assets.generation.run import Generation, GenerationRun
 from dflash_assets.generation.settings import WindowSettings

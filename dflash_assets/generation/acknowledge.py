@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from functools import partial
 
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
+from dflash_assets.generation.record import Answer
 
 
 class Acknowledgements:

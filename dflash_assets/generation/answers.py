@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
+from dflash_assets.generation.record import Answer
 from dflash_assets.resources.store import Store
 from dflash_assets.rows import RESENT
 

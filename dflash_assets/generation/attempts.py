@@ -16,10 +16,11 @@ from dataclasses import replace
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.acknowledge import Acknowledgements
 from dflash_assets.generation.continuing import joined, rest_of
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.order import Job
 from dflash_assets.generation.outcomes import Verdict, backoff_seconds, of_error, of_reply
 from dflash_assets.generation.progress import Progress
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import request_id, sampling_of
 from dflash_assets.generation.servers import Call, Server
 from dflash_assets.generation.settings import WindowSettings

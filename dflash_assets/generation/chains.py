@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from dflash_assets.generation.journal import Answer
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Again, Ask, Continuation, KeyFacts, OpenShard, Sample, make_ask
 from dflash_assets.replay.following import NextTurn, Replay
 

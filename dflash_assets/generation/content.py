@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_assets.errors import GenerationError
-from dflash_assets.generation.journal import Answer
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Ask
 
 BATCH = 32

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dflash_assets.generation.journal import Answer
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Ask
 from dflash_assets.resources.engines.base import GenerationReply, SamplingParameters
 

@@ -1,12 +1,12 @@
 """The journal: every answer is in this append-only log, synced to disk, before it counts as done.
 
-Here: the record format, group commit, repair of a torn tail, retiring of segments. Not here: what an answer is
-worth (`outcomes`) and the shard files that replace the journal's records (`shards`).
+Here: framing of records, group commit, repair of a torn tail, retiring of segments. Not here: what a record holds (`record`)
+and the shard files that replace the journal's records (`shards`).
 
-A segment is `DFJ1\\n` followed by records `<u32 length><u64 xxh3 of payload><payload>`, little endian; the payload is
-`<u32 length of header><header JSON><output ids as int32>`. One thread writes: it sleeps until there are 64 records or 50 ms have
-passed since it saw the first, writes them, calls fdatasync once, and only then tells who waits for them (fdatasync for each
-record: 360/s; for 64 together: 20,000/s; docs/numbers.md). SIGKILL at any moment loses only records nobody was told are done.
+A segment is `DFJ1\\n` followed by records `<u32 length><u64 xxh3 of payload><payload>`, little endian. One thread writes: it
+sleeps until there are 64 records or 50 ms have passed since it saw the first, writes them, calls fdatasync once, and only then tells
+who waits for them (fdatasync for each record: 360/s; for 64 together: 20,000/s; docs/numbers.md). SIGKILL at any moment loses only
+records nobody was told are done.
 
 Only one process writes: the folder's lock file is held for as long as the journal is open.
 """
@@ -16,92 +16,25 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import sys
 import threading
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import numpy as np
-import orjson
 import xxhash
 from filelock import FileLock, Timeout
 
 from dflash_assets.errors import GenerationError
+from dflash_assets.generation.record import LEAST_BYTES, Answer, key_of
 from dflash_assets.tables import fsync_folder
 
 MAGIC = b"DFJ1\n"
 _HEAD = struct.Struct("<IQ")
-_INNER = struct.Struct("<I")
-_LITTLE_ENDIAN = sys.byteorder == "little"
 MAX_RECORD = 1 << 30
 CHUNKS_AT_ONCE = 512
 """Buffers of one `writev`; Linux takes 1,024."""
-
-
-@dataclass(slots=True)
-class Answer:
-    """The terminal result of one ask, as remembered: everything of a COMPLETION row that the ask doesn't know.
-
-    Never changed once made. Not frozen: setting the fields of a frozen class costs as much as all the rest of its making.
-    """
-
-    key: str
-    outcome: str
-    text: str
-    output_ids: Sequence[int] = field(repr=False)
-    """int32; kept as an array of 4 bytes an id, since answers of all open shards are in memory (as Python integers: 36)."""
-    finish_reason: str
-    matched_stop: str | None
-    detail: str | None
-    attempts: int
-    ids_exact: bool
-    engine: str
-    engine_version: str
-    model_revision: str
-    server: str
-    started_at: int
-    """Microseconds since 1970, UTC."""
-    seconds: float
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.output_ids, array):
-            self.output_ids = array("i", self.output_ids)
-
-    def encode(self) -> bytes:
-        """Payload of the answer's record."""
-        # Not `asdict`: it copies the ids one by one, which costs more than all the rest of a request.
-        header: dict[str, Any] = dict(zip(_HEADER_FIELDS, _HEADER_VALUES(self), strict=True))
-        header["surrogates"] = False
-        try:
-            data = orjson.dumps(header)
-        except orjson.JSONEncodeError:
-            # An engine may give lone surrogates, which are no UTF-8; they must come back as they were.
-            header["surrogates"] = True
-            header["text"] = self.text.encode("utf-8", "surrogatepass").decode("latin-1")
-            data = orjson.dumps(header)
-        ids = cast("array[int]", self.output_ids)
-        return b"".join((_INNER.pack(len(data)), data, ids if _LITTLE_ENDIAN else np.asarray(ids, dtype="<i4").tobytes()))
-
-    @staticmethod
-    def decode(payload: bytes) -> Answer:
-        """Answer of a record's payload."""
-        (length,) = _INNER.unpack_from(payload)
-        header: dict[str, Any] = orjson.loads(payload[_INNER.size : _INNER.size + length])
-        if header.pop("surrogates"):
-            header["text"] = header["text"].encode("latin-1").decode("utf-8", "surrogatepass")
-        ids = array("i")
-        ids.frombytes(np.frombuffer(payload, dtype="<i4", offset=_INNER.size + length).astype("=i4").tobytes())
-        return Answer(output_ids=ids, **header)
-
-
-_HEADER_FIELDS = tuple(item.name for item in fields(Answer) if item.name != "output_ids")
-_HEADER_VALUES = attrgetter(*_HEADER_FIELDS)
 
 
 _Record = tuple[str, bytes, Callable[[OSError | None], None]]
@@ -350,12 +283,10 @@ def _records(path: Path, segment: int) -> Iterator[tuple[str, _Place]]:
         offset = len(MAGIC)
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, checksum = _HEAD.unpack(head)
-            if not _INNER.size <= length <= MAX_RECORD:
+            if not LEAST_BYTES <= length <= MAX_RECORD:
                 return
             payload = file.read(length)
             if len(payload) != length or xxhash.xxh3_64_intdigest(payload) != checksum:
                 return
-            (header,) = _INNER.unpack_from(payload)
-            key: str = orjson.loads(payload[_INNER.size : _INNER.size + header])["key"]
-            yield key, _Place(segment, offset + _HEAD.size, length)
+            yield key_of(payload), _Place(segment, offset + _HEAD.size, length)
             offset += _HEAD.size + length

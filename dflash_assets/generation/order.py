@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from dflash_assets.generation.journal import Answer
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Ask, OpenShard
 
 PREFIX_TOKENS = 128

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from dflash_assets.generation.journal import Answer
+from dflash_assets.generation.record import Answer
 from dflash_assets.replay.turns import opening
 from dflash_assets.resources.engines.base import SamplingParameters
 from dflash_assets.tables import canonical_json, digest

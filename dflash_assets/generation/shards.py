@@ -19,8 +19,9 @@ import orjson
 from dflash_assets.errors import GenerationError
 from dflash_assets.generation.answers import KnownAnswers
 from dflash_assets.generation.chains import Chains, catch_up, in_order
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.lineage import Lineage
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Again, Ask, Continuation, KeyFacts, OpenShard, Sample, shard_asks
 from dflash_assets.replay.following import Replay
 from dflash_assets.resources.store import Entry, Store

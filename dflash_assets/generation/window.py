@@ -23,9 +23,10 @@ from dflash_assets.generation.chains import catch_up
 from dflash_assets.generation.content import ContentStop, ContentWatch
 from dflash_assets.generation.flow import STEP_SECONDS
 from dflash_assets.generation.joining import Listed, join_later
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.order import ExpectedLengths, Job, ReadyQueue
 from dflash_assets.generation.progress import Progress
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Ask, OpenShard
 from dflash_assets.generation.servers import Call, Fleet, Server
 from dflash_assets.generation.settings import WindowSettings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dflash_assets.generation.content import BACKLOG, Checked, ContentRules, ContentStop, ContentWatch, Failure
-from dflash_assets.generation.journal import Answer
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Ask
 from dflash_assets.generation.shards import completion_row
 from dflash_assets.resources.store import DirectoryStore

@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from dflash_assets.generation.continuing import joined
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import Continuation
 from dflash_assets.recipe.generation import GenerationSpec
 from dflash_assets.resources.engines.base import EngineError, GenerationReply, GenerationRequest

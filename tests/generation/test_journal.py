@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_assets.errors import GenerationError
-from dflash_assets.generation.journal import MAGIC, Answer, Journal
+from dflash_assets.generation.journal import MAGIC, Journal
+from dflash_assets.generation.record import Answer
 from tests.support.generation import an_answer
 
 
@@ -158,7 +159,8 @@ WRITER = textwrap.dedent("""
     import sys
     from concurrent.futures import wait
     from pathlib import Path
-    from dflash_assets.generation.journal import Answer, Journal
+    from dflash_assets.generation.journal import Journal
+    from dflash_assets.generation.record import Answer
     journal = Journal(Path(sys.argv[1]), group_seconds=0.002, segment_bytes=20000)
     start = int(sys.argv[2])
     for number in range(start, start + 100000):

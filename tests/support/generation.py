@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_assets.generation.journal import Answer
 from dflash_assets.generation.outcomes import AnswerRules
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.requests import key_facts
 from dflash_assets.generation.run import Generation, GenerationRun
 from dflash_assets.generation.settings import WindowSettings

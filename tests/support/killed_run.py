@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dflash_assets.generation.journal import Answer, Journal
+from dflash_assets.generation.journal import Journal
 from dflash_assets.generation.outcomes import AnswerRules
+from dflash_assets.generation.record import Answer
 from dflash_assets.generation.run import GenerationRun
 from dflash_assets.generation.shards import ShardPlan
 from dflash_assets.resources.engines.sglang import SglangEngine
