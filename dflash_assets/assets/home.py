@@ -46,6 +46,9 @@ DAGSTER_YAML = """\
 # Written by dflash-assets; yours to change.
 {storage}telemetry:
   enabled: false
+nux:
+  # No invitation to a newsletter over the first page.
+  enabled: false
 python_logs:
   # What runs print where the webserver was started: warnings and failures. Events are recorded whatever this says.
   python_log_level: WARNING

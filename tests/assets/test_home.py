@@ -33,6 +33,11 @@ def test_a_new_home_is_on_sqlite_unless_a_database_is_named(folder: Path) -> Non
     assert storage(folder)["class"] == "SteadySqliteStorage"
 
 
+def test_a_new_home_reports_nothing_and_asks_nobody_to_subscribe() -> None:
+    with home.instance() as instance:
+        assert (instance.telemetry_enabled, instance.nux_enabled) == (False, False)
+
+
 def test_a_home_in_postgresql_names_the_variable_and_never_its_value(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POSTGRES_URL, URL)
     home.dagster_home()
