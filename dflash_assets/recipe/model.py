@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dflash_assets.recipe.base import RecipeModel, Revision
+
+
+_GIVEN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "enable_thinking"})
+"""Variables that every rendering gets from the conversation itself."""
 
 
 class TargetModel(RecipeModel):
@@ -32,3 +36,10 @@ class TargetModel(RecipeModel):
     """Extra variables for the chat template, e.g. `preserve_thinking: true`. `enable_thinking` is set from each prompt's mode."""
     context_length: int = Field(ge=128)
     """Longest sequence, prompt and answer together, in tokens."""
+
+    @field_validator("template_kwargs")
+    @classmethod
+    def _not_the_conversation(cls, names: dict[str, bool | int | str]) -> dict[str, bool | int | str]:
+        if taken := sorted(_GIVEN_NAMES & names.keys()):
+            raise ValueError(f"{', '.join(taken)}: set from each prompt, thinking by `blend.thinking_share`; take it out")
+        return names

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from dflash_assets.recipe.base import RecipeModel
+from dflash_assets.recipe.model import TargetModel
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.recipe.schema import published_schema
 
@@ -42,3 +43,9 @@ def test_the_published_schema_is_the_models_schema() -> None:
 def test_the_schema_describes_the_recipe() -> None:
     schema = orjson.loads(published_schema())
     assert set(schema["properties"]) == set(Recipe.model_fields)
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt", "enable_thinking"])
+def test_variables_of_the_conversation_are_no_template_kwargs(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name}: set from each prompt"):
+        TargetModel.model_validate({"name": "m", "family": "qwen3_5", "context_length": 512, "template_kwargs": {name: True}})
