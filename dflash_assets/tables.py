@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -21,7 +22,18 @@ import pyarrow.parquet as pq
 
 from dflash_assets.resources.durable import file_sha256, fsync_folder, publish, write_text
 
-__all__ = ["TableWriter", "canonical_json", "digest", "file_sha256", "fsync_folder", "iterate_rows", "publish", "write_rows", "write_text"]
+__all__ = [
+    "TableWriter",
+    "canonical_json",
+    "digest",
+    "file_sha256",
+    "fsync_folder",
+    "iterate_rows",
+    "publish",
+    "rows_of",
+    "write_rows",
+    "write_text",
+]
 
 ID_COLUMNS = ("input_ids", "prompt_ids", "output_ids")
 _ROW_GROUP_BYTES = 64 << 20
@@ -147,3 +159,22 @@ def iterate_rows(path: Path, columns: list[str] | None = None, batch_rows: int =
     with pq.ParquetFile(path, pre_buffer=False) as file:  # else the bytes of all row groups stay until the end
         for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
             yield from batch.to_pylist()
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows as dicts: what `to_pylist` gives, in half the time where cells are lists of messages."""
+    columns = [[value for chunk in column.chunks for value in _values(chunk)] for column in table.columns]
+    return (dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _values(chunk: pa.Array[Any]) -> list[Any]:
+    """Lists of structs by the structs' fields, since Arrow makes an object of each struct and each of its cells else."""
+    if not isinstance(chunk, pa.ListArray | pa.LargeListArray) or not pa.types.is_struct(chunk.type.value_type) or chunk.null_count:
+        return chunk.to_pylist()
+    structs = cast("pa.StructArray", chunk.flatten())
+    if structs.null_count or not structs.type.num_fields:
+        return chunk.to_pylist()
+    names = [field.name for field in structs.type]
+    fields = [field.to_pylist() for field in structs.flatten()]
+    flat = iter([dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True)])
+    return [list(islice(flat, length)) for length in chunk.value_lengths().to_pylist()]

@@ -12,7 +12,6 @@ from pydantic import Field, field_validator
 
 from dflash_assets.recipe.base import RecipeModel, Revision
 
-
 _GIVEN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "enable_thinking"})
 """Variables that every rendering gets from the conversation itself."""
 

@@ -22,7 +22,7 @@ import xxhash
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.recipe.training_set import ExistingSet
-from dflash_assets.tables import canonical_json
+from dflash_assets.tables import canonical_json, rows_of
 from dflash_assets.tokens.messages import normalise_messages
 from dflash_assets.tokens.template import TemplateFault
 from dflash_assets.tokens.tokenizer import TargetTokenizer
@@ -143,7 +143,7 @@ class ExistingText:
 
     def _table(self, piece: Piece) -> Any:
         pending: list[_Pending] = []
-        for row in piece.table.to_pylist():
+        for row in rows_of(piece.table):
             self.conversations += 1
             pending += self._turns(row)
         self.rows += len(pending)
