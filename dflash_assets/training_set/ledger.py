@@ -5,23 +5,66 @@ Here: joining what the stages say into one table, and the equation that must clo
 in = kept + dropped(reason) + failed(reason), for each source. A row is kept when its prompt has at least one training
 row, failed when its answers all have a failed outcome, else dropped, with the stage that decided. The detail of a replayed conversation
 says how far it got: `turn 2 of 3: stopped:call_mismatch`.
+
+The join is DuckDB's, which goes to disk with what is beyond its memory: training rows stand in another order than prompts, and there may
+be more of them than a machine holds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.rows import ANSWERED, LEDGER, OUTCOMES
-from dflash_assets.tables import TableWriter, iterate_rows
-from dflash_assets.training_set.ragged import pc
+from dflash_assets.tables import TableWriter
 
-_FAILED = frozenset(OUTCOMES) - ANSWERED
+MEMORY = "512MB"
+"""What DuckDB may use; a join of five million prompts needs less."""
+_FAILED = sorted(frozenset(OUTCOMES) - ANSWERED)
+_TEXT, _NUMBER = pa.string(), pa.int32()
+_COLUMNS: dict[str, dict[str, pa.DataType]] = {
+    "ended_earlier": dict.fromkeys(("source", "source_row", "prompt_id", "stage", "reason", "detail"), _TEXT),
+    "prompts": {"source": _TEXT, "source_row": _TEXT, "prompt_id": _TEXT, "shard": _NUMBER, "replayed_turns": _NUMBER},
+    "ends": {"prompt_id": _TEXT, "sample": _NUMBER, "turn": _NUMBER, "conversation_end": _TEXT},
+    "kept": dict.fromkeys(("prompt_id", "split"), _TEXT),
+    "dropped": dict.fromkeys(("prompt_id", "origin", "stage", "reason", "detail"), _TEXT),
+}
+"""What is read of each view; a column that a file of an older version lacks is null."""
+_JOIN = """
+with reason as (
+    select prompt_id, first({stage: stage, reason: reason, detail: detail} order by reason in (select unnest($failed)), stage, reason, detail) as said
+    from dropped where origin = 'generated' group by prompt_id  -- of several samples a failed one decides only if all failed
+),
+ended as (
+    select prompt_id, sample, max(turn) as turn, arg_max(conversation_end, turn) as conversation_end
+    from ends where conversation_end is not null group by prompt_id, sample
+),
+reached as (
+    select prompt_id, replayed_turns, string_agg(
+        case when samples > 1 then 'sample ' || sample || ', ' else '' end || 'turn ' || turn + 1 || ' of ' || replayed_turns || ': ' || conversation_end,
+        '; ' order by sample
+    ) as reached
+    from (select *, count(*) over (partition by prompt_id) as samples from ended)
+    join (select distinct prompt_id, replayed_turns from prompts where replayed_turns is not null) using (prompt_id)
+    group by prompt_id, replayed_turns
+)
+select source, source_row, prompt_id, cast(null as integer) as shard, 'dropped' as state, stage, reason, detail from ended_earlier
+union all by name
+select
+    source, source_row, prompt_id, shard,
+    case when split is not null then 'kept' when said.reason in (select unnest($failed)) then 'failed' else 'dropped' end as state,
+    case when split is not null then 'training_set' else coalesce(said.stage, 'completions') end as stage,
+    coalesce(split, said.reason, 'shard_missing') as reason,
+    case when split is not null then reached else nullif(concat_ws('; ', nullif(
+        case when said is null then $missing else said.detail end, ''), reached), '') end as detail
+from prompts left join kept using (prompt_id) left join reason using (prompt_id) left join reached using (prompt_id, replayed_turns)
+order by shard nulls first, source, source_row
+"""
 
 
 def write_ledger(
@@ -39,79 +82,45 @@ def write_ledger(
 
     `rejected` and `blend_dropped` are REJECTED tables, `shard_prompts` SHARD_PROMPT tables, `kept` and `dropped` the
     training set's tables, `rows_read` the rows each source has; `shard_completions` are COMPLETION tables with the ends of replayed
-    conversations. Memory: about 100 bytes a prompt of the blend.
+    conversations. Rows are in the order of shard, source and source row, those without a shard first. Memory doesn't grow with them.
     Raises TrainingSetError when the equation doesn't close for a source.
     """
-    splits = {row["prompt_id"]: row["split"] for row in iterate_rows(kept)}
-    reasons: dict[str, tuple[str, str, str | None]] = {}
-    for row in iterate_rows(dropped):
-        if row["origin"] == "generated":
-            reasons[row["prompt_id"]] = (row["stage"], row["reason"], row["detail"])
-    ends = _conversation_ends(shard_completions)
-    counts: dict[str, dict[str, Counter[str]]] = {
-        source: {"kept": Counter(), "dropped": Counter(), "failed": Counter()} for source in rows_read
-    }
-    with TableWriter(path, LEDGER) as writer:
-        for row in _rows(rejected, blend_dropped, shard_prompts, splits, reasons, ends):
-            writer.write(row)
-            counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += 1
-        _close(counts, rows_read)
+    import duckdb
+    import pyarrow.dataset as ds
+
+    counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: {"kept": Counter(), "dropped": Counter(), "failed": Counter()})
+    for source in rows_read:
+        _ = counts[source]
+    with tempfile.TemporaryDirectory(prefix="ledger-", dir=path.parent) as spill, duckdb.connect(":memory:") as database:
+        database.execute(f"set memory_limit = '{MEMORY}'; set threads = 2")
+        database.execute("set temp_directory = $spill", {"spill": spill})
+        views = {
+            "kept": [kept],
+            "dropped": [dropped],
+            "ended_earlier": [*rejected, blend_dropped],
+            "prompts": shard_prompts,
+            "ends": shard_completions,
+        }
+        for name, files in views.items():
+            database.register(name, ds.dataset([str(file) for file in files], pa.schema(_COLUMNS[name]), format="parquet"))
+        missing = "the shard isn't part of this training set"
+        found = database.execute(_JOIN, {"failed": _FAILED, "missing": missing})
+        with TableWriter(path, LEDGER) as writer:
+            for batch in found.to_arrow_reader(50_000):
+                table = pa.Table.from_batches([batch])
+                writer.write_table(table)
+                grouped = table.group_by(["source", "state", "stage", "reason"]).aggregate([([], "count_all")])
+                for row in grouped.to_pylist():
+                    counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += row["count_all"]
+            _close(counts, rows_read)
     return {source: {state: dict(found.most_common()) for state, found in states.items()} for source, states in counts.items()}
 
 
-def _rows(
-    rejected: Iterable[Path],
-    blend_dropped: Path,
-    shard_prompts: Iterable[Path],
-    splits: Mapping[str, str],
-    reasons: Mapping[str, tuple[str, str, str | None]],
-    ends: Mapping[str, Mapping[int, tuple[int, str]]],
-) -> Iterator[dict[str, Any]]:
-    for file in (*rejected, blend_dropped):
-        for row in iterate_rows(file, ["source", "source_row", "prompt_id", "stage", "reason", "detail"]):
-            yield {**row, "shard": None, "state": "dropped"}
-    for file in shard_prompts:
-        for row in iterate_rows(file, ["source", "source_row", "prompt_id", "shard", "replayed_turns"]):
-            split = splits.get(row["prompt_id"])
-            turns = row.pop("replayed_turns", None)  # absent in files of older versions
-            reached = _reached(ends.get(row["prompt_id"], {}), turns) if turns is not None else None
-            if split is not None:
-                yield {**row, "state": "kept", "stage": "training_set", "reason": split, "detail": reached}
-                continue
-            stage, reason, detail = reasons.get(
-                row["prompt_id"], ("completions", "shard_missing", "the shard isn't part of this training set")
-            )
-            detail = "; ".join(said for said in (detail, reached) if said) or None
-            yield {**row, "state": "failed" if reason in _FAILED else "dropped", "stage": stage, "reason": reason, "detail": detail}
-
-
-def _conversation_ends(completions: Iterable[Path]) -> dict[str, dict[int, tuple[int, str]]]:
-    """Prompt -> sample -> (last turn, end state) of replayed conversations."""
-    found: dict[str, dict[int, tuple[int, str]]] = {}
-    for path in completions:
-        if "conversation_end" not in pq.read_schema(path).names:  # made before conversations were replayed
-            continue
-        columns = ["prompt_id", "sample", "turn", "conversation_end"]
-        for row in pq.read_table(path, columns=columns, filters=~pc.field("conversation_end").is_null()).to_pylist():
-            found.setdefault(row["prompt_id"], {})[row["sample"]] = (row["turn"], row["conversation_end"])
-    return found
-
-
-def _reached(ends: Mapping[int, tuple[int, str]], turns: int) -> str | None:
-    """`turn 2 of 3: stopped:call_mismatch`, of several samples each."""
-    several = len(ends) > 1
-    said = [f"{f'sample {sample}, ' if several else ''}turn {turn + 1} of {turns}: {end}" for sample, (turn, end) in sorted(ends.items())]
-    return "; ".join(said) or None
-
-
 def _close(counts: Mapping[str, Mapping[str, Counter[str]]], rows_read: Mapping[str, int]) -> None:
-    open_sources = {
-        source: (read, sum(found.total() for found in counts[source].values()))
-        for source, read in rows_read.items()
-        if read != sum(found.total() for found in counts[source].values())
-    }
+    accounted = {source: sum(found.total() for found in states.values()) for source, states in counts.items()}
+    open_sources = {source: (rows_read.get(source, 0), rows) for source, rows in accounted.items() if rows_read.get(source, 0) != rows}
     if open_sources:
-        said = "; ".join(f"{source}: {read} rows read, {accounted} accounted for" for source, (read, accounted) in open_sources.items())
+        said = "; ".join(f"{source}: {read} rows read, {rows} accounted for" for source, (read, rows) in open_sources.items())
         raise TrainingSetError(
             f"the ledger doesn't close: {said}", todo="this is a fault of dflash-assets: please report it with the recipe"
         )
