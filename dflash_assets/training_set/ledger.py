@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.rows import ANSWERED, LEDGER, OUTCOMES
 from dflash_assets.tables import TableWriter
 
-MEMORY = "512MB"
-"""What DuckDB may use; a join of five million prompts needs less."""
+MEMORY = "256MB"
+"""What DuckDB may keep in memory; the rest of its joins and of the sort goes to disk beside the ledger."""
 _FAILED = sorted(frozenset(OUTCOMES) - ANSWERED)
 _TEXT, _NUMBER = pa.string(), pa.int32()
 _COLUMNS: dict[str, dict[str, pa.DataType]] = {
@@ -44,14 +45,12 @@ ended as (
     select prompt_id, sample, max(turn) as turn, arg_max(conversation_end, turn) as conversation_end
     from ends where conversation_end is not null group by prompt_id, sample
 ),
-reached as (
-    select prompt_id, replayed_turns, string_agg(
-        case when samples > 1 then 'sample ' || sample || ', ' else '' end || 'turn ' || turn + 1 || ' of ' || replayed_turns || ': ' || conversation_end,
-        '; ' order by sample
-    ) as reached
-    from (select *, count(*) over (partition by prompt_id) as samples from ended)
-    join (select distinct prompt_id, replayed_turns from prompts where replayed_turns is not null) using (prompt_id)
-    group by prompt_id, replayed_turns
+ended_samples as (select prompt_id, list(ended order by sample) as samples from ended group by prompt_id),
+described as (
+    select prompts.*, split, said, (split is null and said is null) as missing,
+        list_aggregate(list_transform(samples, lambda one: case when len(samples) > 1 then 'sample ' || one.sample || ', ' else '' end
+            || 'turn ' || one.turn + 1 || ' of ' || replayed_turns || ': ' || one.conversation_end), 'string_agg', '; ') as reached
+    from prompts left join kept using (prompt_id) left join reason using (prompt_id) left join ended_samples using (prompt_id)
 )
 select source, source_row, prompt_id, cast(null as integer) as shard, 'dropped' as state, stage, reason, detail from ended_earlier
 union all by name
@@ -60,9 +59,8 @@ select
     case when split is not null then 'kept' when said.reason in (select unnest($failed)) then 'failed' else 'dropped' end as state,
     case when split is not null then 'training_set' else coalesce(said.stage, 'completions') end as stage,
     coalesce(split, said.reason, 'shard_missing') as reason,
-    case when split is not null then reached else nullif(concat_ws('; ', nullif(
-        case when said is null then $missing else said.detail end, ''), reached), '') end as detail
-from prompts left join kept using (prompt_id) left join reason using (prompt_id) left join reached using (prompt_id, replayed_turns)
+    nullif(concat_ws('; ', nullif(case when missing then $missing when split is null then said.detail end, ''), reached), '') as detail
+from described
 order by shard nulls first, source, source_row
 """
 
@@ -86,7 +84,6 @@ def write_ledger(
     Raises TrainingSetError when the equation doesn't close for a source.
     """
     import duckdb
-    import pyarrow.dataset as ds
 
     counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: {"kept": Counter(), "dropped": Counter(), "failed": Counter()})
     for source in rows_read:
@@ -102,7 +99,9 @@ def write_ledger(
             "ends": shard_completions,
         }
         for name, files in views.items():
-            database.register(name, ds.dataset([str(file) for file in files], pa.schema(_COLUMNS[name]), format="parquet"))
+            schema = pa.schema(_COLUMNS[name])
+            # Not a dataset of Arrow's: it keeps the footers of all files.
+            database.register(name, pa.RecordBatchReader.from_batches(schema, _batches(files, schema)))
         missing = "the shard isn't part of this training set"
         found = database.execute(_JOIN, {"failed": _FAILED, "missing": missing})
         with TableWriter(path, LEDGER) as writer:
@@ -114,6 +113,19 @@ def write_ledger(
                     counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += row["count_all"]
             _close(counts, rows_read)
     return {source: {state: dict(found.most_common()) for state, found in states.items()} for source, states in counts.items()}
+
+
+def _batches(files: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The schema's columns of all files. Each view is read once, so that they may stream."""
+    for path in files:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            there = [name for name in schema.names if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=there):
+                columns = [
+                    batch[name].cast(kind) if name in there else pa.nulls(batch.num_rows, kind)
+                    for name, kind in zip(schema.names, schema.types, strict=True)
+                ]
+                yield pa.record_batch(columns, schema=schema)
 
 
 def _close(counts: Mapping[str, Mapping[str, Counter[str]]], rows_read: Mapping[str, int]) -> None:

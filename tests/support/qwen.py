@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from dflash_assets.recipe.model import TargetModel
+from dflash_assets.tables import digest
 from dflash_assets.tokens.load import load_tokenizer
 from dflash_assets.tokens.template import ChatTemplate
 from dflash_assets.tokens.tokenizer import TargetTokenizer
@@ -125,17 +126,24 @@ def _folder() -> Path:
 
 @functools.cache
 def qwen_folder(template: str) -> Path:
-    """A tokenizer folder as a model repository has it: tokenizer.json, tokenizer_config.json, generation_config.json."""
-    folder = Path(tempfile.mkdtemp(prefix="qwen-tokenizer-"))
-    (folder / "tokenizer.json").symlink_to(_folder() / "tokenizer.json")
+    """A tokenizer folder as a model repository has it: tokenizer.json, tokenizer_config.json, generation_config.json. Kept like the vocabulary."""
     config = {
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "chat_template": template_text(template),
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [248046, 248044]}), encoding="utf-8")
+    files = {"tokenizer_config.json": json.dumps(config), "generation_config.json": json.dumps({"eos_token_id": [248046, 248044]})}
+    folder = _folder().parent / f"folder-{digest(*files.values(), length=16)}"
+    if not folder.is_dir():
+        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+        (unfinished / "tokenizer.json").symlink_to(_folder() / "tokenizer.json")
+        for name, text in files.items():
+            (unfinished / name).write_text(text, encoding="utf-8")
+        try:
+            unfinished.rename(folder)
+        except OSError:  # another process was quicker
+            shutil.rmtree(unfinished)
     return folder
 
 
