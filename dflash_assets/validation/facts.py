@@ -302,7 +302,7 @@ def status_line(facts: ReportFacts) -> str:
     if status.shards_planned:
         parts.append(f"shards {status.shards_done:,} of {status.shards_planned:,}")
     if status.prompts_per_second:
-        parts.append(f"{status.prompts_per_second:.1f} prompts/s")
+        parts.append(f"{status.prompts_per_second:,.1f} prompts/s")
     if status.tokens_per_second:
         each = f" ({status.tokens_per_second / status.gpus:,.0f} per GPU)" if status.gpus else ""
         parts.append(f"{status.tokens_per_second:,.0f} tok/s{each}")

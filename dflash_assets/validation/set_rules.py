@@ -113,7 +113,7 @@ def tool_call_share(tally: Tally, expected: Expectations, parameters: ToolCallSh
         bounds = interval(opened, openings, expected.confidence)
         consistent = bounds.lower <= expected.tools_share <= bounds.upper
         what = "rows" if openings == tally.answers else "first turns"
-        detail = f"expected {expected.tools_share * openings:.1f} {what} with tools in {openings:,}, saw {opened:,}: " + (
+        detail = f"expected {expected.tools_share * openings:,.1f} {what} with tools in {openings:,}, saw {opened:,}: " + (
             "consistent" if consistent else "not consistent"
         )
     if n == 0:
