@@ -44,3 +44,47 @@ def test_a_thread_leaves_them_alone() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+LOST = """
+import os, signal
+from dagster._utils.interrupts import capture_interrupts
+from dflash_assets.interrupts import heed_interrupts, interrupted, stop_if_interrupted
+heed_interrupts()
+assert not interrupted()
+{how}
+assert interrupted() and interrupted()
+try:
+    stop_if_interrupted()
+except KeyboardInterrupt:
+    print("stopped")
+heed_interrupts()
+assert not interrupted()
+"""
+SWALLOWED = """
+try:
+    os.kill(os.getpid(), signal.{name})
+    for _ in range(1000): pass
+except:
+    pass
+"""
+BETWEEN_STEPS = """
+with capture_interrupts():
+    os.kill(os.getpid(), signal.{name})
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("how", [SWALLOWED, BETWEEN_STEPS], ids=["swallowed", "between_steps"])
+def test_a_signal_whose_exception_got_lost_is_still_known(how: str, name: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LOST.format(how=how.format(name=name))], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ran.returncode, ran.stdout) == (0, "stopped\n"), ran.stderr
+
+
+def test_other_signals_stop_nothing() -> None:
+    script = LOST.format(
+        how="signal.signal(signal.SIGUSR1, lambda *_: None)\nos.kill(os.getpid(), signal.SIGUSR1)\nraise SystemExit(int(interrupted()))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

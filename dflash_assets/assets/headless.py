@@ -24,6 +24,7 @@ from dflash_assets.assets.orphans import end_orphans
 from dflash_assets.assets.ranges import VALIDATED
 from dflash_assets.errors import AssetsError
 from dflash_assets.generation.run import end_running
+from dflash_assets.interrupts import stop_if_interrupted
 from dflash_assets.recipe.recipe import Recipe
 from dflash_assets.resources.store import Store
 
@@ -166,8 +167,10 @@ class HeadlessRun:
         if not stage.keys:
             return StageResult(stage, 0.0)
         before(stage)
+        stop_if_interrupted()
         began = time.monotonic()
         result = self._execute(stage)
+        stop_if_interrupted()
         result.seconds = time.monotonic() - began
         self.results.append(result)
         after(result)

@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +24,11 @@ import pyarrow.parquet as pq
 from dflash_assets.errors import TrainingSetError
 from dflash_assets.rows import ANSWERED, LEDGER, OUTCOMES
 from dflash_assets.tables import TableWriter
+from dflash_assets.training_set.ragged import pc
 
 MEMORY = "256MB"
 """What DuckDB may keep in memory; the rest of its joins and of the sort goes to disk beside the ledger."""
+BATCH_ROWS = 50_000
 _FAILED = sorted(frozenset(OUTCOMES) - ANSWERED)
 _TEXT, _NUMBER = pa.string(), pa.int32()
 _COLUMNS: dict[str, dict[str, pa.DataType]] = {
@@ -36,33 +39,31 @@ _COLUMNS: dict[str, dict[str, pa.DataType]] = {
     "dropped": dict.fromkeys(("prompt_id", "origin", "stage", "reason", "detail"), _TEXT),
 }
 """What is read of each view; a column that a file of an older version lacks is null."""
-_JOIN = """
-with reason as (
-    select prompt_id, first({stage: stage, reason: reason, detail: detail} order by reason in (select unnest($failed)), stage, reason, detail) as said
-    from dropped where origin = 'generated' group by prompt_id  -- of several samples a failed one decides only if all failed
-),
-ended as (
-    select prompt_id, sample, max(turn) as turn, arg_max(conversation_end, turn) as conversation_end
-    from ends where conversation_end is not null group by prompt_id, sample
-),
-ended_samples as (select prompt_id, list(ended order by sample) as samples from ended group by prompt_id),
-described as (
-    select prompts.*, split, said, (split is null and said is null) as missing,
-        list_aggregate(list_transform(samples, lambda one: case when len(samples) > 1 then 'sample ' || one.sample || ', ' else '' end
-            || 'turn ' || one.turn + 1 || ' of ' || replayed_turns || ': ' || one.conversation_end), 'string_agg', '; ') as reached
-    from prompts left join kept using (prompt_id) left join reason using (prompt_id) left join ended_samples using (prompt_id)
+_STEPS = (
+    # Of several samples a failed one decides only if all failed.
+    """create table said as select prompt_id, stage, reason, detail, reason in (select unnest($failed)) as failed
+    from dropped where origin = 'generated'
+    qualify row_number() over (partition by prompt_id order by reason in (select unnest($failed)), stage, reason, detail) = 1""",
+    """create table last_turns as select prompt_id, sample, turn, conversation_end from ends where conversation_end is not null
+    qualify row_number() over (partition by prompt_id, sample order by turn desc) = 1""",
+    """create table reached as select prompt_id, turn, conversation_end, row_number() over (partition by prompt_id order by sample) as number,
+    case when count(*) over (partition by prompt_id) > 1 then 'sample ' || sample || ', ' else '' end as which from last_turns""",
+    "create table with_split as select * from prompts left join kept using (prompt_id)",
+    "create table with_reason as select * from with_split left join said using (prompt_id)",
+    """create table described as
+    select source, source_row, prompt_id, shard, number,
+        case when split is not null then 'kept' when failed then 'failed' else 'dropped' end as state,
+        case when split is not null then 'training_set' else coalesce(stage, 'completions') end as stage,
+        coalesce(split, reason, 'shard_missing') as reason,
+        nullif(concat_ws('; ',
+            case when split is null and coalesce(number, 1) = 1 then nullif(case when reason is null then $missing else detail end, '') end,
+            which || 'turn ' || turn + 1 || ' of ' || replayed_turns || ': ' || conversation_end
+        ), '') as detail
+    from with_reason left join reached using (prompt_id)""",
+    """insert into described by name select source, source_row, prompt_id, 'dropped' as state, stage, reason, detail from ended_earlier""",
 )
-select source, source_row, prompt_id, cast(null as integer) as shard, 'dropped' as state, stage, reason, detail from ended_earlier
-union all by name
-select
-    source, source_row, prompt_id, shard,
-    case when split is not null then 'kept' when said.reason in (select unnest($failed)) then 'failed' else 'dropped' end as state,
-    case when split is not null then 'training_set' else coalesce(said.stage, 'completions') end as stage,
-    coalesce(split, said.reason, 'shard_missing') as reason,
-    nullif(concat_ws('; ', nullif(case when missing then $missing when split is null then said.detail end, ''), reached), '') as detail
-from described
-order by shard nulls first, source, source_row
-"""
+"""One join at a time, since each needs its memory; what they make lies on disk. A prompt of several samples has a row for each conversation."""
+_SORTED = "select * from described order by shard nulls first, source, source_row, number"
 
 
 def write_ledger(
@@ -88,31 +89,64 @@ def write_ledger(
     counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: {"kept": Counter(), "dropped": Counter(), "failed": Counter()})
     for source in rows_read:
         _ = counts[source]
-    with tempfile.TemporaryDirectory(prefix="ledger-", dir=path.parent) as spill, duckdb.connect(":memory:") as database:
-        database.execute(f"set memory_limit = '{MEMORY}'; set threads = 2")
+    views = {
+        "kept": [kept],
+        "dropped": [dropped],
+        "ended_earlier": [*rejected, blend_dropped],
+        "prompts": shard_prompts,
+        "ends": shard_completions,
+    }
+    names = {"failed": _FAILED, "missing": "the shard isn't part of this training set"}
+    with tempfile.TemporaryDirectory(prefix="ledger-", dir=path.parent) as spill, duckdb.connect(f"{spill}/ledger.duckdb") as database:
+        database.execute(f"set memory_limit = '{MEMORY}'; set threads = 2; set preserve_insertion_order = false")
         database.execute("set temp_directory = $spill", {"spill": spill})
-        views = {
-            "kept": [kept],
-            "dropped": [dropped],
-            "ended_earlier": [*rejected, blend_dropped],
-            "prompts": shard_prompts,
-            "ends": shard_completions,
-        }
         for name, files in views.items():
             schema = pa.schema(_COLUMNS[name])
             # Not a dataset of Arrow's: it keeps the footers of all files.
             database.register(name, pa.RecordBatchReader.from_batches(schema, _batches(files, schema)))
-        missing = "the shard isn't part of this training set"
-        found = database.execute(_JOIN, {"failed": _FAILED, "missing": missing})
-        with TableWriter(path, LEDGER) as writer:
-            for batch in found.to_arrow_reader(50_000):
-                table = pa.Table.from_batches([batch])
-                writer.write_table(table)
-                grouped = table.group_by(["source", "state", "stage", "reason"]).aggregate([([], "count_all")])
-                for row in grouped.to_pylist():
-                    counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += row["count_all"]
-            _close(counts, rows_read)
+        try:
+            for step in _STEPS:
+                database.execute(step, {name: value for name, value in names.items() if f"${name}" in step})
+            with TableWriter(path, LEDGER) as writer:
+                for table in _one_row_each(database.execute(_SORTED).to_arrow_reader(BATCH_ROWS)):
+                    writer.write_table(table)
+                    grouped = table.group_by(["source", "state", "stage", "reason"]).aggregate([([], "count_all")])
+                    for row in grouped.to_pylist():
+                        counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += row["count_all"]
+                _close(counts, rows_read)
+        except duckdb.Error as error:
+            said = str(error).splitlines()[0]
+            raise TrainingSetError(
+                f"the ledger can't be joined: {said}", where=str(path.parent), todo="free space there, or see the message, and run again"
+            ) from error
     return {source: {state: dict(found.most_common()) for state, found in states.items()} for source, states in counts.items()}
+
+
+def _one_row_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables with one row a prompt: what its further samples say is added to the detail of the first, which may be in the table before."""
+    held: pa.Table | None = None
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        if held is not None and (batch["number"][0].as_py() or 1) > 1:
+            last = held.num_rows - 1
+            table, held = pa.concat_tables([held.slice(last), table]), held.slice(0, last)
+        if held is not None:
+            yield held
+        held = _folded(table)
+    if held is not None:
+        yield held
+
+
+def _folded(table: pa.Table) -> pa.Table:
+    if (pc.max(table["number"]).as_py() or 1) == 1:
+        return table
+    rows: list[dict[str, Any]] = []
+    for row in table.to_pylist():
+        if (row["number"] or 1) == 1:
+            rows.append(row)
+        else:
+            rows[-1]["detail"] = "; ".join(said for said in (rows[-1]["detail"], row["detail"]) if said)
+    return pa.Table.from_pylist(rows, schema=table.schema)
 
 
 def _batches(files: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,6 @@
 """The environment's short ways give what jinja2's own sandbox gives, for what templates do and for what they must not do."""
 
+import re
 from typing import Any
 
 import pytest
@@ -79,6 +80,11 @@ def ours(source: str, messages: list[dict[str, Any]]) -> str | None:
         return None
 
 
+def without_places(text: str | None) -> str | None:
+    """Text without addresses in memory, which a printed function has."""
+    return text and re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
 def _raise(message: str) -> None:
     raise ValueError(message)
 
@@ -87,7 +93,7 @@ def _raise(message: str) -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_template_gets_what_the_sandbox_gives(source: str, first: int) -> None:
     messages = [MESSAGES[first], *MESSAGES]
-    assert ours(source, messages) == plain(source, messages)
+    assert without_places(ours(source, messages)) == without_places(plain(source, messages))
 
 
 NAMES = st.sampled_from(

@@ -141,6 +141,28 @@ def test_a_replayed_conversation_says_how_far_it_got(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_conversations_over_several_batches(tmp_path: Path, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_assets.training_set.ledger.BATCH_ROWS", 4)
+    ends = [
+        {"prompt_id": f"p{number}", "sample": sample, "turn": sample, "conversation_end": "finished"}
+        for number in range(0, 20, 2)
+        for sample in range(samples)
+    ]
+    prompts = [prompt(number, turns=3 if number % 2 == 0 else None) for number in range(20)]
+    rows, _ = ledger(tmp_path, [prompts], kept=dict.fromkeys(range(20), "train"), ends=ends)
+    one = ["turn 1 of 3: finished"] if samples == 1 else [f"sample {n}, turn {n + 1} of 3: finished" for n in range(samples)]
+    assert {row["prompt_id"]: row["detail"] for row in rows} == {f"p{n}": None if n % 2 else "; ".join(one) for n in range(20)}
+    assert len(rows) == 20
+
+
+def test_what_duckdb_says_is_an_error_with_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_assets.training_set.ledger.MEMORY", "1KB")
+    with pytest.raises(TrainingSetError, match="the ledger can't be joined: Out of Memory") as caught:
+        ledger(tmp_path, [[prompt(1)]], kept={1: "train"})
+    assert str(tmp_path) in str(caught.value)
+
+
 def test_files_of_older_versions_lack_columns(tmp_path: Path) -> None:
     ledger(tmp_path, [[prompt(1)]], kept={1: "train"}, ends=[])
     older = tmp_path / "prompts-0.parquet"
