@@ -123,7 +123,7 @@ def test_in_every_phase(tmp_path: Path) -> None:
     assert set(answered(project).values()) == {1}
 
 
-@pytest.mark.parametrize("moment", [0.3, 1.5])
+@pytest.mark.parametrize("moment", [0.05, 0.3, 1.5])
 def test_before_anything_runs(tmp_path: Path, moment: float) -> None:
     project = make_project(tmp_path, recipe("http://127.0.0.1:9", grace=5.0))
     process = project.start("run", "r.yaml")
