@@ -69,8 +69,10 @@ test-trainers: $(VENV)/.dev
 
 ## make bench         all benchmarks at reduced size; FULL=1 NAME=x: one at its stated size
 bench: $(VENV)/.dev
-	@for script in $(if $(NAME),benchmarks/$(NAME).py,$(sort $(wildcard benchmarks/*.py))); do \
-	  echo "== $$script"; $(BIN)/python -m benchmarks.$$(basename $$script .py) $(if $(FULL),--full) || exit 1; done
+	@failed=; for script in $(if $(NAME),benchmarks/$(NAME).py,$(sort $(wildcard benchmarks/*.py))); do \
+	  name=$$(basename $$script .py); echo "== $$script"; \
+	  $(BIN)/python -m benchmarks.$$name $(if $(FULL),--full) || failed="$$failed $$name"; done; \
+	test -z "$$failed" || { echo "did not finish:$$failed" >&2; exit 1; }
 
 ## make schema        write docs/recipe.schema.json and docs/cli.md from the code
 schema: $(VENV)/.runtime

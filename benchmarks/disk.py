@@ -116,6 +116,7 @@ def measure(count: int, folder: Path) -> tuple[dict[str, float], dict[str, float
         shards,
         splitter,
         decode=lambda ids: tokenizer.decode(list(ids)),
+        encode=tokenizer.encode_lists,
         model="m",
         training_template="{% generation %}{% endgeneration %}",
     )

@@ -3,7 +3,8 @@
 Prints one JSON line: CPU seconds (user + system) of fresh interpreters, beside `import dagster` alone in the same session, and what
 was imported that shouldn't be. The budget is 1.5 CPU-seconds; wall time isn't measured, because it depends on what else runs.
 
-    python -m benchmarks.import_definitions [--repeat N]
+    python -m benchmarks.import_definitions            # the median of five
+    python -m benchmarks.import_definitions --full     # of 25
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def measure(module: str, repeat: int) -> tuple[list[float], dict[str, object]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=5)
-    repeat = parser.parse_args().repeat
+    parser.add_argument("--full", action="store_true", help="25 interpreters instead of five")
+    repeat = 25 if parser.parse_args().full else 5
     dagster, _ = measure("dagster", repeat)
     ours, last = measure("definitions", repeat)
     print(json.dumps({

@@ -146,7 +146,8 @@ class ChatTemplate:
             self._template: Template = _environment().from_string(text)
         except TemplateSyntaxError as error:
             raise TokenizerError(f"the chat template can't be compiled: {error} (line {error.lineno})", where=where) from error
-        self._names = dict(self._template.globals)
+        self._globals = dict(self._template.globals)
+        self._names = {**self._globals, **self._variables, "documents": None}
 
     @cached_property
     def sha(self) -> str:
@@ -163,16 +164,14 @@ class ChatTemplate:
         """
         names = {
             **self._names,
-            **self._variables,
             "messages": list(messages),
             "tools": list(tools) if tools else None,
-            "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "enable_thinking": thinking,
         }
         template = self._template
         # What `Template.render` does, less two copies of the names: those cost a quarter of rendering a short conversation.
-        context = Context(template.environment, names, template.name, template.blocks, self._names)
+        context = Context(template.environment, names, template.name, template.blocks, self._globals)
         try:
             return "".join(template.root_render_func(context))
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:

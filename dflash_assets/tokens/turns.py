@@ -6,15 +6,21 @@ whole conversations (`mask.py`) and reading sets of conversations.
 Method one is in the text: the prompt, rendered alone as the run asks a model, is the beginning of the whole render, up to and
 with the header of this very answer. Method two is in the ids: the answer's header stands where the text has it, and the prompt's
 ids begin the ids of the whole. Else a token straddles the boundary, or the template rewrites what came before; either way no
-mask can be trusted. Text before a `<|im_start|>` has no influence on ids behind it, so of the prompt, whose text begins the
-whole's, only the part from the last one on is encoded again; where a tokenizer isn't so, all of it is.
+mask can be trusted.
+
+Text on one side of a `<|im_start|>` has no influence on the ids of the other. So of the prompt, whose text begins the whole's,
+only the part from the last one on is encoded again; and a turn whose text goes on where the turn before it ended, or with other
+words from that one's answer on, takes its first ids from there: a conversation is encoded once, not once a turn. Where a
+tokenizer isn't so, all of it is.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +32,7 @@ from dflash_assets.tokens.tokenizer import TargetTokenizer, Tools
 _START, _ASSISTANT = "<|im_start|>", "assistant\n"
 _BATCH_CHARACTERS = 4_000_000
 _WAITING = MaskFault("no_target", "not encoded yet")
+_STRADDLED = MaskFault("unstable_boundary", "one token spans the end of a prompt and the beginning of its answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,12 @@ def turn_rows(tokenizer: TargetTokenizer, turns: Sequence[Turn]) -> list[TurnRow
     for place, turn in enumerate(turns):
         try:
             _refuse_control_tokens(tokenizer, turn, clean)
-            batch.add(place, *_texts(tokenizer, turn))
+            text = _text(tokenizer, turn)
         except TemplateFault as fault:
             results.append(fault)
             continue
+        goes_on = tokenizer.turns_are_borders and place and turns[place - 1].messages[0] is turn.messages[0]
+        batch.add(place, text, may_share=bool(goes_on))
         results.append(_WAITING)
         if batch.characters >= _BATCH_CHARACTERS:
             batch.encode(tokenizer, results)
@@ -80,20 +89,40 @@ def _refuse_control_tokens(tokenizer: TargetTokenizer, turn: Turn, clean: set[in
             clean.add(id(message))
 
 
-def _texts(tokenizer: TargetTokenizer, turn: Turn) -> tuple[str, int, str]:
-    """The whole render; how many `<|im_start|>` its prompt has; the end of the prompt that is encoded alone. Raises TemplateFault."""
-    messages = list(turn.messages)
-    whole = tokenizer.template.render(messages, turn.tools, turn.thinking, add_generation_prompt=False)
-    prompt = tokenizer.template.render(messages[:-1], turn.tools, turn.thinking)
+class _Text(NamedTuple):
+    """A turn as text."""
+
+    whole: str
+    prompt: str
+    """What `whole` begins with, as the run asks a model."""
+    header: int
+    """Character at which the header of the answer begins, the last `<|im_start|>` of the prompt; 0 where turns are no borders."""
+
+
+def _text(tokenizer: TargetTokenizer, turn: Turn) -> _Text:
+    """Raises TemplateFault; MaskFault when the text has no boundary to trust."""
+    messages, thinking = turn.messages, turn.thinking
+    whole = tokenizer.template.render(messages, turn.tools, thinking, add_generation_prompt=False)
+    prompt = tokenizer.template.render(messages[:-1], turn.tools, thinking)
     if not whole.startswith(prompt):
         raise MaskFault("unstable_boundary", "the prompt of the last turn is no prefix of the conversation")
     # Counting headers is exact: no message holds control tokens, so each one is the template's.
     headers = prompt.count(_START + _ASSISTANT)
-    answers = sum(message["role"] == "assistant" for message in messages)
+    answers = [message["role"] for message in messages].count("assistant")
     last = prompt.rfind(_START)
     if headers != answers or not prompt.startswith(_START + _ASSISTANT, last):
         raise MaskFault("masks_disagree", f"the prompt of answer {answers} has {headers} headers of answers, or another header last")
-    return whole, prompt.count(_START), prompt[last:] if tokenizer.turns_are_borders else prompt
+    return _Text(whole, prompt, last if tokenizer.turns_are_borders else 0)
+
+
+class _Shared(enum.Enum):
+    """Which of its first ids a turn takes from the turn before it in the batch."""
+
+    NOTHING = enum.auto()
+    PROMPT = enum.auto()
+    """All before the header of that turn's answer: the answer reads differently in a history, mostly without its reasoning."""
+    WHOLE = enum.auto()
+    """All of it."""
 
 
 @dataclass(slots=True)
@@ -101,28 +130,35 @@ class _Batch:
     """Turns that are encoded together."""
 
     places: list[int] = field(default_factory=list[int])
-    wholes: list[str] = field(default_factory=list[str])
+    """Where each turn's row belongs among the results."""
+    texts: list[_Text] = field(default_factory=list[_Text])
+    shared: list[_Shared] = field(default_factory=list[_Shared])
+    rests: list[str] = field(default_factory=list[str])
+    """What is encoded of each turn: its text without what it shares."""
     starts: list[int] = field(default_factory=list[int])
-    """How many `<|im_start|>` each prompt has."""
+    """How many `<|im_start|>` the prompt has in the rest."""
     ends: list[int] = field(default_factory=list[int])
     """Number of each turn's end of the prompt among `distinct`."""
     distinct: dict[str, int] = field(default_factory=dict[str, int])
     characters: int = 0
 
-    def add(self, place: int, whole: str, starts: int, end: str) -> None:
-        """A turn whose row belongs at `place` of the results."""
+    def add(self, place: int, text: _Text, *, may_share: bool) -> None:
+        """A turn whose row belongs at `place` of the results; `may_share`: it is of the same conversation as the turn before."""
+        shared, cut = _shared(self.texts[-1], text) if may_share and self.texts else (_Shared.NOTHING, 0)
         self.places.append(place)
-        self.wholes.append(whole)
-        self.starts.append(starts)
-        self.ends.append(self.distinct.setdefault(end, len(self.distinct)))
-        self.characters += len(whole)
+        self.texts.append(text)
+        self.shared.append(shared)
+        self.rests.append(text.whole[cut:])
+        self.starts.append(text.prompt.count(_START, cut))
+        self.ends.append(self.distinct.setdefault(text.prompt[text.header :], len(self.distinct)))
+        self.characters += len(text.whole)
 
     def encode(self, tokenizer: TargetTokenizer, results: list[TurnRow | TemplateFault]) -> None:
         """Put the rows where they belong."""
         if not self.places:
             return
         try:
-            ids, offsets = tokenizer.encoder.encode([*self.wholes, *self.distinct])
+            ids, offsets = tokenizer.encoder.encode([*self.rests, *self.distinct])
         except UnicodeEncodeError:
             self._encodable(results).encode(tokenizer, results)
             return
@@ -131,29 +167,51 @@ class _Batch:
         lengths = np.array([len(end) for end in ends])[self.ends]
         starts = np.array(self.starts) if tokenizer.turns_are_borders else None
         places = _places(tokenizer, ids, offsets[: turns + 1], starts, lengths)
-        begins = offsets[:turns].tolist()
         raw, width = ids.tobytes(), ids.itemsize  # bytes compare at once, arrays take a microsecond each
         wanted = [end.tobytes() for end in ends]
-        for place, end, begin, (header, answer, stop) in zip(self.places, self.ends, begins, places, strict=True):
-            if header < 0 or raw[header * width : answer * width] != wanted[end]:
-                results[place] = MaskFault("unstable_boundary", "one token spans the end of a prompt and the beginning of its answer")
+        bounds = itertools.pairwise(offsets[: turns + 1].tolist())
+        nothing = ids[:0]
+        whole: Ids | None = (
+            None  # of the turn before; None where its header wasn't found, nor would a turn that goes on from there have one
+        )
+        prompt: Ids | None = None
+        for place, shared, end, (begin, finish), (header, answer, stop) in zip(
+            self.places, self.shared, self.ends, bounds, places, strict=True
+        ):
+            first = nothing if shared is _Shared.NOTHING else whole if shared is _Shared.WHOLE else prompt
+            if first is None or header < 0:
+                whole = prompt = None
+                results[place] = _STRADDLED
+                continue
+            shift = len(first) - begin
+            whole = np.concatenate((first, ids[begin:finish])) if len(first) else ids[begin:finish]
+            prompt = whole[: header + shift]
+            if raw[header * width : answer * width] != wanted[end]:
+                results[place] = _STRADDLED
             elif stop < 0:
                 results[place] = MaskFault("unstable_boundary", "a supervised span holds a turn marker other than its own end")
             else:
-                results[place] = TurnRow(ids[begin : stop + 1], answer - begin)
+                results[place] = TurnRow(whole[: stop + 1 + shift], answer + shift)
 
     def _encodable(self, results: list[TurnRow | TemplateFault]) -> _Batch:
         """The turns that UTF-8 can hold; the others are faults."""
         batch = _Batch()
-        ends = list(self.distinct)
-        for place, whole, starts, end in zip(self.places, self.wholes, self.starts, self.ends, strict=True):
+        for place, text in zip(self.places, self.texts, strict=True):
             try:
-                whole.encode()
+                text.whole.encode()
             except UnicodeEncodeError as error:
                 results[place] = TemplateFault("not_unicode", f"lone surrogate at character {error.start}")
             else:
-                batch.add(place, whole, starts, ends[end])
+                batch.add(place, text, may_share=False)
         return batch
+
+
+def _shared(before: _Text, text: _Text) -> tuple[_Shared, int]:
+    """What a turn shares with the one before it, and how many characters that is; only up to a `<|im_start|>` of its prompt."""
+    for shared, cut in ((_Shared.WHOLE, len(before.whole)), (_Shared.PROMPT, before.header)):
+        if cut <= text.header and text.whole.startswith(_START, cut) and text.whole.startswith(before.whole[:cut]):
+            return shared, cut
+    return _Shared.NOTHING, 0
 
 
 def _places(tokenizer: TargetTokenizer, ids: Ids, offsets: Offsets, starts: Offsets | None, lengths: Offsets) -> list[list[int]]:

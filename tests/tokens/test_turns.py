@@ -133,6 +133,72 @@ def test_where_turns_are_no_borders_the_whole_prompt_is_encoded(answer: dict[str
     assert all(whole.startswith(prompt) for whole, prompt in zip(encoded[:2], encoded[2:], strict=True))
 
 
+TEXTS = st.text(st.sampled_from("ab \n.é🙂<|1"), max_size=12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(TEXTS, TEXTS, TEXTS, st.booleans()), min_size=1, max_size=4), max_size=4), st.sampled_from([60, 4_000_000])
+)
+def test_turns_of_a_conversation_have_the_ids_they_have_alone(conversations: list[Any], size: int) -> None:
+    """What a turn takes from the turn before it is what it would be encoded to: histories with reasoning, with calls, of equal beginnings."""
+    turns = list[Turn]()
+    for exchanges in conversations:
+        messages = list[dict[str, Any]]()
+        for question, reasoning, answer, calls in exchanges:
+            messages.append({"role": "user", "content": question})
+            messages.append(
+                {"role": "assistant", "content": answer, "reasoning_content": reasoning, **({"tool_calls": [CALL]} if calls else {})}
+            )
+            if calls:
+                messages += [{"role": "tool", "content": answer}, {"role": "assistant", "content": answer}]
+        normal = normalise_messages(messages)
+        places = [place for place, message in enumerate(normal) if message["role"] == "assistant"]
+        turns += [Turn(normal[: place + 1], [TOOL]) for place in places]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns_module, "_BATCH_CHARACTERS", size)
+        together = turn_rows(qwen_tokenizer(), turns)
+    for one, turn in zip(together, turns, strict=True):
+        [alone] = turn_rows(qwen_tokenizer(), [turn])
+        if isinstance(alone, TurnRow):
+            assert isinstance(one, TurnRow)
+            assert (one.ids.tolist(), one.prompt_length) == (alone.ids.tolist(), alone.prompt_length)
+        else:
+            assert isinstance(one, TemplateFault)
+            assert one.reason == alone.reason
+
+
+@pytest.mark.parametrize("reasoning", ["", "hm"])
+def test_a_conversation_is_encoded_once_not_once_a_turn(reasoning: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = qwen_tokenizer()
+    exchange = [USER, {"role": "assistant", "content": "Four. " * 50, "reasoning_content": reasoning}]
+    messages = normalise_messages(exchange * 20)
+    encoded = list[str]()
+    encode = tokenizer.encoder.encode
+    monkeypatch.setattr(tokenizer.encoder, "encode", lambda texts: encoded.extend(texts) or encode(texts))
+    found = turn_rows(tokenizer, [Turn(messages[: place + 1]) for place in range(1, 40, 2)])
+    assert all(isinstance(one, TurnRow) for one in found)
+    longest = len(tokenizer.template.render(messages, None, bool(reasoning), add_generation_prompt=False))
+    assert sum(map(len, encoded)) < 2.5 * longest  # an answer once more where it loses its reasoning; 10 times as much without sharing
+
+
+def test_a_turn_after_one_without_its_header_is_a_fault_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer that hides a header: what goes on from there can't be trusted either, the next conversation can."""
+    tokenizer = qwen_tokenizer()
+    places = turns_module._places
+
+    def hidden(*arguments: Any) -> list[list[int]]:
+        first, _, *others = places(*arguments)
+        return [first, [-1, -1, -1], *others]
+
+    monkeypatch.setattr(turns_module, "_places", hidden)
+    for reasoning in ("", "hm"):
+        messages = normalise_messages([USER, {"role": "assistant", "content": "Four.", "reasoning_content": reasoning}] * 3)
+        other = normalise_messages([USER, ANSWERS[0]])
+        found = turn_rows(tokenizer, [*(Turn(messages[:end]) for end in (2, 4, 6)), Turn(other)])
+        assert [isinstance(one, TurnRow) for one in found] == [True, False, False, True]
+
+
 @pytest.mark.parametrize(("template", "reason"), [
     # the answer's text joins the prompt's last token
     ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ '\n' if m.role == 'assistant' }}{{ m.content }}<|im_end|>\n{% endfor %}"
