@@ -54,8 +54,9 @@ def main() -> None:
         sent = sum(state["requests"].get("/generate", 0) for state in fleet.states())
     if process.returncode or sent != prompts:
         sys.exit(f"{sent} requests for {prompts} prompts, {out[-300:]}")
-    early = max(mib for done, mib in samples if 0.1 * shards <= done <= max(0.2 * shards, 2))
-    late = max(mib for done, mib in samples if done >= 0.9 * shards)
+    first = next((mib for done, mib in samples if done >= 0.1 * shards), samples[-1][1])  # few shards can pass between two samples
+    early = max((mib for done, mib in samples if 0.1 * shards <= done <= max(0.2 * shards, 2)), default=first)
+    late = max((mib for done, mib in samples if done >= 0.9 * shards), default=samples[-1][1])
     kept = (early + 0.8 * prompts * ANSWER_BYTES / 2**20) / early
     print(
         f"{prompts:,} requests in {shards} shards: {early:.0f} MiB early, {late:.0f} MiB late, peak {max(mib for _, mib in samples):.0f} MiB"

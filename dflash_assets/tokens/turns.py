@@ -35,8 +35,7 @@ _WAITING = MaskFault("no_target", "not encoded yet")
 _STRADDLED = MaskFault("unstable_boundary", "one token spans the end of a prompt and the beginning of its answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One assistant turn to be turned into a row."""
 
     messages: Sequence[Message]
@@ -49,8 +48,7 @@ class Turn:
         return bool(self.messages[-1].get("reasoning_content"))
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRow:
+class TurnRow(NamedTuple):
     """Token ids of a turn: `ids[:prompt_length]` is the prompt, the rest the answer with its end token."""
 
     ids: Ids
@@ -93,10 +91,10 @@ class _Text(NamedTuple):
     """A turn as text."""
 
     whole: str
-    prompt: str
-    """What `whole` begins with, as the run asks a model."""
     header: int
     """Character at which the header of the answer begins, the last `<|im_start|>` of the prompt; 0 where turns are no borders."""
+    prompt_length: int
+    """Characters of the prompt, with which `whole` begins."""
 
 
 def _text(tokenizer: TargetTokenizer, turn: Turn) -> _Text:
@@ -112,7 +110,7 @@ def _text(tokenizer: TargetTokenizer, turn: Turn) -> _Text:
     last = prompt.rfind(_START)
     if headers != answers or not prompt.startswith(_START + _ASSISTANT, last):
         raise MaskFault("masks_disagree", f"the prompt of answer {answers} has {headers} headers of answers, or another header last")
-    return _Text(whole, prompt, last if tokenizer.turns_are_borders else 0)
+    return _Text(whole, last if tokenizer.turns_are_borders else 0, len(prompt))
 
 
 class _Shared(enum.Enum):
@@ -149,8 +147,8 @@ class _Batch:
         self.texts.append(text)
         self.shared.append(shared)
         self.rests.append(text.whole[cut:])
-        self.starts.append(text.prompt.count(_START, cut))
-        self.ends.append(self.distinct.setdefault(text.prompt[text.header :], len(self.distinct)))
+        self.starts.append(text.whole.count(_START, cut, text.header + len(_START)))
+        self.ends.append(self.distinct.setdefault(text.whole[text.header : text.prompt_length], len(self.distinct)))
         self.characters += len(text.whole)
 
     def encode(self, tokenizer: TargetTokenizer, results: list[TurnRow | TemplateFault]) -> None:
