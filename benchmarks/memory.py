@@ -4,7 +4,7 @@
     python -m benchmarks.memory --full     # 200,000 requests
 
 Two simulated servers of 128 slots in a process of their own, answers of about 300 tokens, journal and committed shards of 500
-included. The client's resident memory is read every half second; early is its highest value while the second tenth of the
+included. The client's resident memory is read ten times a second; early is its highest value while the second tenth of the
 shards is answered, late that of the last tenth. The last line is JSON: value is late over early, `baseline` the growth that keeping every answer
 would have meant.
 """
@@ -12,6 +12,7 @@ would have meant.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -54,9 +55,10 @@ def main() -> None:
         sent = sum(state["requests"].get("/generate", 0) for state in fleet.states())
     if process.returncode or sent != prompts:
         sys.exit(f"{sent} requests for {prompts} prompts, {out[-300:]}")
-    first = next((mib for done, mib in samples if done >= 0.1 * shards), samples[-1][1])  # few shards can pass between two samples
-    early = max((mib for done, mib in samples if 0.1 * shards <= done <= max(0.2 * shards, 2)), default=first)
-    late = max((mib for done, mib in samples if done >= 0.9 * shards), default=samples[-1][1])
+    tenths = [mib for done, mib in samples if 0.1 * shards <= done <= 0.2 * shards], [mib for done, mib in samples if done >= 0.9 * shards]
+    if not all(tenths):
+        sys.exit(f"none of {len(samples)} samples fell into the second or the last tenth of the shards; run it on a quieter machine")
+    early, late = map(max, tenths)
     kept = (early + 0.8 * prompts * ANSWER_BYTES / 2**20) / early
     print(
         f"{prompts:,} requests in {shards} shards: {early:.0f} MiB early, {late:.0f} MiB late, peak {max(mib for _, mib in samples):.0f} MiB"
@@ -79,14 +81,11 @@ def main() -> None:
 def watch(process: subprocess.Popen[str], folder: Path, samples: list[tuple[int, float]]) -> None:
     """(shards done, MiB) until the process ends."""
     seen = psutil.Process(process.pid)
-    progress = folder / "store" / "progress.json"
+    committed = folder / "store" / "completions"  # the files themselves: progress.json may be older than several shards
     while process.poll() is None:
-        try:
-            done = json.loads(progress.read_bytes())["shards_done"] if progress.is_file() else 0
-            samples.append((done, seen.memory_info().rss / 2**20))
-        except (psutil.NoSuchProcess, ValueError):
-            pass  # it has just ended, or the file is being replaced
-        time.sleep(0.5)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            samples.append((len(list(committed.glob("*.parquet"))), seen.memory_info().rss / 2**20))
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -140,14 +140,13 @@ class ChatTemplate:
         self, text: str, special_names: Mapping[str, str], template_kwargs: Mapping[str, Any], *, where: str = "chat template"
     ) -> None:
         self.text = text
-        self._variables = {**special_names, **template_kwargs}
         self._fixed = canonical_json({"special_names": dict(special_names), "template_kwargs": dict(template_kwargs)})
         try:
             self._template: Template = _environment().from_string(text)
         except TemplateSyntaxError as error:
             raise TokenizerError(f"the chat template can't be compiled: {error} (line {error.lineno})", where=where) from error
         self._globals = dict(self._template.globals)
-        self._names = {**self._globals, **self._variables, "documents": None}
+        self._names = {**self._globals, **special_names, **template_kwargs, "documents": None}
 
     @cached_property
     def sha(self) -> str:

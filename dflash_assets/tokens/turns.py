@@ -64,12 +64,10 @@ def turn_rows(tokenizer: TargetTokenizer, turns: Sequence[Turn]) -> list[TurnRow
     for place, turn in enumerate(turns):
         try:
             _refuse_control_tokens(tokenizer, turn, clean)
-            text = _text(tokenizer, turn)
+            batch.add(place, _text(tokenizer, turn))
         except TemplateFault as fault:
             results.append(fault)
             continue
-        goes_on = tokenizer.turns_are_borders and place and turns[place - 1].messages[0] is turn.messages[0]
-        batch.add(place, text, may_share=bool(goes_on))
         results.append(_WAITING)
         if batch.characters >= _BATCH_CHARACTERS:
             batch.encode(tokenizer, results)
@@ -140,9 +138,9 @@ class _Batch:
     distinct: dict[str, int] = field(default_factory=dict[str, int])
     characters: int = 0
 
-    def add(self, place: int, text: _Text, *, may_share: bool) -> None:
-        """A turn whose row belongs at `place` of the results; `may_share`: it is of the same conversation as the turn before."""
-        shared, cut = _shared(self.texts[-1], text) if may_share and self.texts else (_Shared.NOTHING, 0)
+    def add(self, place: int, text: _Text) -> None:
+        """A turn whose row belongs at `place` of the results."""
+        shared, cut = _shared(self.texts[-1], text) if self.texts else (_Shared.NOTHING, 0)
         self.places.append(place)
         self.texts.append(text)
         self.shared.append(shared)
@@ -169,9 +167,8 @@ class _Batch:
         wanted = [end.tobytes() for end in ends]
         bounds = itertools.pairwise(offsets[: turns + 1].tolist())
         nothing = ids[:0]
-        whole: Ids | None = (
-            None  # of the turn before; None where its header wasn't found, nor would a turn that goes on from there have one
-        )
+        # Of the turn before; None where its header wasn't found, nor would a turn that goes on from there have one.
+        whole: Ids | None = None
         prompt: Ids | None = None
         for place, shared, end, (begin, finish), (header, answer, stop) in zip(
             self.places, self.shared, self.ends, bounds, places, strict=True
@@ -200,14 +197,15 @@ class _Batch:
             except UnicodeEncodeError as error:
                 results[place] = TemplateFault("not_unicode", f"lone surrogate at character {error.start}")
             else:
-                batch.add(place, text, may_share=False)
+                batch.add(place, text)
         return batch
 
 
 def _shared(before: _Text, text: _Text) -> tuple[_Shared, int]:
     """What a turn shares with the one before it, and how many characters that is; only up to a `<|im_start|>` of its prompt."""
     for shared, cut in ((_Shared.WHOLE, len(before.whole)), (_Shared.PROMPT, before.header)):
-        if cut <= text.header and text.whole.startswith(_START, cut) and text.whole.startswith(before.whole[:cut]):
+        # The marker first: of two conversations that have nothing in common it is rarely there, and no text is copied.
+        if 0 < cut <= text.header and text.whole.startswith(_START, cut) and text.whole.startswith(before.whole[:cut]):
             return shared, cut
     return _Shared.NOTHING, 0
 
