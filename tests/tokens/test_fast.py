@@ -61,6 +61,14 @@ def test_the_gate_compares_the_runs_own_texts_and_the_awkward_ones(passed: TextE
 
 
 @needs_fastokens
+@pytest.mark.parametrize("texts", [[], [""], ["", ""], ["", "a", ""]])
+def test_texts_without_ids_are_fine(passed: TextEncoder, texts: list[str]) -> None:
+    ids, offsets = passed.encode(texts)
+    assert len(offsets) == len(texts) + 1
+    assert len(ids) == offsets[-1] == ("a" in texts)
+
+
+@needs_fastokens
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(AWKWARD), max_size=8))
 def test_any_text_gets_the_ids_of_the_reference(passed: TextEncoder, reference: Any, texts: list[str]) -> None:
