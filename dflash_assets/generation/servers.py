@@ -139,11 +139,17 @@ class Fleet:
         """Names of the servers that take requests at all."""
         return {server.name for server in self.servers if not (server.down or server.leaving)}
 
-    def openings(self) -> Iterator[Server]:
+    def openings(self, left: int | None = None) -> Iterator[Server]:
         """Where the next request should go, again and again until all servers are full: each time the one with the smallest filled
-        share of its slots. The caller sends to it before it asks for the next."""
+        share of its slots. The caller sends to it before it asks for the next.
+
+        `left` is how many requests are still to be sent at all, None before that is known. What waits in a server's queue can't go
+        to one that falls idle, so the queues shrink with it: towards the end requests wait here, for whichever slot is free first.
+        """
+        up = [server for server in self.servers if not (server.down or server.leaving)]
+        queue = math.inf if left is None else max(1, left // max(1, len(up)))
         # The limits are asked once: they change with time, not with what is sent.
-        limits = [(server, server.flow.limit(server.capacity)) for server in self.servers if not (server.down or server.leaving)]
+        limits = [(server, min(server.flow.limit(server.capacity), server.runs + queue)) for server in up]
         while True:
             best, least = None, math.inf
             for server, limit in limits:

@@ -173,7 +173,8 @@ class Window:
                 self._send(*suspect)
             if self._ready:
                 up = self._fleet.up
-                for server in self._fleet.openings():
+                left = len(self._ready) if self._progress.all_opened else None
+                for server in self._fleet.openings(left):
                     self._send(self._ready.take(server.name, up), server)
                     if not self._ready:
                         break

@@ -100,3 +100,23 @@ def test_openings_fill_every_server_to_its_limit() -> None:
     assert (big.in_flight, small.in_flight) == (big.capacity, small.capacity)
     assert big.capacity + small.capacity == len(order)
     assert set(order[:2]) == set(order[-3:]) == {"big", "small"}, "both are filled side by side"
+
+
+@pytest.mark.parametrize(("left", "held"), [(None, 18), (1000, 18), (16, 18), (15, 17), (8, 14), (3, 11), (0, 11)])
+def test_towards_the_end_little_waits_on_a_server(left: int | None, held: int) -> None:
+    """Two servers of 10 slots and a queue of 8: each is given its share of what is left to wait behind its slots, one at least."""
+    fleet = Fleet([server(Reporting("one")), server(Reporting("two"))])
+    for one in fleet.servers:
+        measured(one, EngineLoad(0, 0, 10))
+    for number, one in enumerate(fleet.openings(left)):
+        one.calls[str(number)] = None  # type: ignore[assignment]
+    assert [one.in_flight for one in fleet.servers] == [held, held]
+
+
+def test_the_queue_at_the_end_is_never_beyond_the_capacity() -> None:
+    """A server that was cut below its slots stays there."""
+    one = server(Reporting())
+    measured(one, EngineLoad(0, 0, 72), EngineLoad(37, 49, 72))
+    for number, _ in enumerate(Fleet([one]).openings(1000)):
+        one.calls[str(number)] = None  # type: ignore[assignment]
+    assert one.in_flight == one.capacity == 51
