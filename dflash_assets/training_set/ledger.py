@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,29 +98,42 @@ def write_ledger(
         "ends": shard_completions,
     }
     names = {"failed": _FAILED, "missing": "the shard isn't part of this training set"}
-    with tempfile.TemporaryDirectory(prefix="ledger-", dir=path.parent) as spill, duckdb.connect(f"{spill}/ledger.duckdb") as database:
+    with (
+        _said(path.parent),
+        tempfile.TemporaryDirectory(prefix="ledger-", dir=path.parent) as spill,
+        duckdb.connect(f"{spill}/ledger.duckdb") as database,
+    ):
         database.execute(f"set memory_limit = '{MEMORY}'; set threads = 2; set preserve_insertion_order = false")
         database.execute("set temp_directory = $spill", {"spill": spill})
         for name, files in views.items():
             schema = pa.schema(_COLUMNS[name])
             # Not a dataset of Arrow's: it keeps the footers of all files.
             database.register(name, pa.RecordBatchReader.from_batches(schema, _batches(files, schema)))
-        try:
-            for step in _STEPS:
-                database.execute(step, {name: value for name, value in names.items() if f"${name}" in step})
-            with TableWriter(path, LEDGER) as writer:
-                for table in _one_row_each(database.execute(_SORTED).to_arrow_reader(BATCH_ROWS)):
-                    writer.write_table(table)
-                    grouped = table.group_by(["source", "state", "stage", "reason"]).aggregate([([], "count_all")])
-                    for row in grouped.to_pylist():
-                        counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += row["count_all"]
-                _close(counts, rows_read)
-        except duckdb.Error as error:
-            said = str(error).splitlines()[0]
-            raise TrainingSetError(
-                f"the ledger can't be joined: {said}", where=str(path.parent), todo="free space there, or see the message, and run again"
-            ) from error
+        for step in _STEPS:
+            database.execute(step, {name: value for name, value in names.items() if f"${name}" in step})
+        with TableWriter(path, LEDGER) as writer:
+            for table in _one_row_each(database.execute(_SORTED).to_arrow_reader(BATCH_ROWS)):
+                writer.write_table(table)
+                grouped = table.group_by(["source", "state", "stage", "reason"]).aggregate([([], "count_all")])
+                for row in grouped.to_pylist():
+                    counts[row["source"]][row["state"]][f"{row['stage']}: {row['reason']}"] += row["count_all"]
+            _close(counts, rows_read)
     return {source: {state: dict(found.most_common()) for state, found in states.items()} for source, states in counts.items()}
+
+
+@contextmanager
+def _said(folder: Path) -> Generator[None]:
+    """What DuckDB says at any point, from its opening on, is an error with a place."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise TrainingSetError(
+            f"the ledger can't be joined: {str(error).splitlines()[0]}",
+            where=str(folder),
+            todo="free space there, or see the message, and run again",
+        ) from error
 
 
 def _one_row_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

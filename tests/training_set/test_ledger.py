@@ -163,6 +163,48 @@ def test_what_duckdb_says_is_an_error_with_a_place(tmp_path: Path, monkeypatch: 
     assert str(tmp_path) in str(caught.value)
 
 
+class Failing:
+    """A connection whose call number `at` fails, as DuckDB's may at any of them; 0 is the opening."""
+
+    def __init__(self, opened: Any, at: int) -> None:
+        self.opened, self.left = opened, at
+        self.spend()
+
+    def spend(self) -> None:
+        if self.left == 0:
+            import duckdb
+
+            raise duckdb.OutOfMemoryException("Out of Memory Error: planted\nsecond line")
+        self.left -= 1
+
+    def __enter__(self) -> Failing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.opened.close()
+
+    def execute(self, *args: Any) -> Any:
+        self.spend()
+        return self.opened.execute(*args)
+
+    def register(self, *args: Any) -> Any:
+        self.spend()
+        return self.opened.register(*args)
+
+
+@pytest.mark.parametrize("at", range(16))
+def test_whatever_call_of_duckdb_fails_the_place_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    import duckdb
+
+    connect = duckdb.connect
+    monkeypatch.setattr(duckdb, "connect", lambda file: Failing(connect(file), at))
+    with pytest.raises(TrainingSetError, match="the ledger can't be joined: Out of Memory Error: planted") as caught:
+        ledger(tmp_path, [[prompt(1)]], kept={1: "train"})
+    assert str(tmp_path) in str(caught.value)
+    assert "second line" not in str(caught.value)
+    assert list(tmp_path.glob("ledger*")) == []
+
+
 def test_files_of_older_versions_lack_columns(tmp_path: Path) -> None:
     ledger(tmp_path, [[prompt(1)]], kept={1: "train"}, ends=[])
     older = tmp_path / "prompts-0.parquet"
