@@ -58,14 +58,14 @@ def story(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story:
             for line in following.stdout:
                 runs.append({**json.loads(line), "beside": answering.poll() is None})
             following.wait(60)
-            said, _ = answering.communicate(timeout=120)
+            said, _ = answering.communicate(timeout=330)
         finally:
             for process in (answering, following):
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-    errors = (first.folder / "answer.errors").read_text() + (second.folder / "follow.errors").read_text()
-    return Story(runs, [json.loads(line) for line in said.splitlines()], second, errors[-3000:])
+    errors = "\n".join((place.folder / f"{part}.errors").read_text()[-10_000:] for place, part in ((first, "answer"), (second, "follow")))
+    return Story(runs, [json.loads(line) for line in said.splitlines()], second, errors)
 
 
 def test_shards_are_validated_while_the_other_host_answers(story: Story) -> None:

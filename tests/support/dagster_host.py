@@ -8,7 +8,9 @@ shards, whether it went well.
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,12 +27,16 @@ from dflash_assets.recipe.load import load_recipe
 
 SECONDS = 240.0
 """How long is followed at most."""
+STUCK = {"answer": 300.0, "follow": 330.0, "run": 180.0}
+"""Seconds after which a part ends itself and says on stderr where each of its threads stands."""
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def main() -> None:
     """See the module."""
     file, part = Path(sys.argv[1]), sys.argv[2]
+    errors = os.dup(2)  # Dagster's steps have another one
+    faulthandler.dump_traceback_later(STUCK[part], exit=True, file=errors)
     recipe = load_recipe(file)
     definitions = build_definitions(recipe, file.parent)
     with instance() as records:
@@ -76,7 +82,7 @@ def follow(host: Host, name: str) -> None:
             seen.add(request.run_key)
             assets = [key.to_user_string() for key in request.asset_selection or ()]
             command = [sys.executable, "-m", "tests.support.dagster_host", sys.argv[1], "run", json.dumps(dict(request.tags)), *assets]
-            subprocess.run(command, check=True)
+            subprocess.run(command, check=True, timeout=STUCK["run"] + 20)
             if any(key.endswith("/training_set") for key in assets):
                 return
         time.sleep(0.3)
