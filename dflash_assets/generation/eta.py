@@ -23,6 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.float64]
 
 SAMPLE = 4096
 """Durations kept (an even sample of all) for quantiles."""
@@ -117,14 +120,15 @@ class Outlook:
         if not self._order or not slots:
             return None
         seen = self._answers.total()
-        durations = _Durations(self._order, seen, [seconds for _, seconds in flying])
+        elapsed = np.asarray([seconds for _, seconds in flying], np.float64)
+        durations = _Durations(self._order, seen, elapsed)
         if not waiting and not unopened and not depth:
-            return durations.tail([seconds for _, seconds in flying])
+            return durations.tail(elapsed)
         opened = max(1, self._opened.total())
         ratios = self._ratios(flying)
         in_flight = Counter(source for source, _ in flying)
         # Answers in flight are longer than the mean, since long ones are met there more often: theirs is the rest of what lasts so long.
-        work = sum(durations.rest(seconds) for _, seconds in flying)
+        work = float(durations.rest(elapsed).sum())
         work += sum(
             durations.mean * ratios[source] * (count - self._ended[source] - in_flight[source] + (unopened + later) * count / opened)
             for source, count in self._opened.items()
@@ -159,8 +163,8 @@ class Outlook:
 class _Durations:
     """Distribution of how long answers take: finished ones (an even sample standing for `seen`), and those in flight as lower bounds."""
 
-    def __init__(self, finished: Sequence[float], seen: int, flying: Sequence[float]) -> None:
-        times = np.concatenate([np.asarray(finished, np.float64), np.asarray(flying, np.float64)])
+    def __init__(self, finished: Sequence[float], seen: int, flying: Times) -> None:
+        times = np.concatenate([np.asarray(finished, np.float64), flying])
         weights = np.concatenate([np.full(len(finished), seen / len(finished)), np.ones(len(flying))])
         ended = np.concatenate([np.ones(len(finished), bool), np.zeros(len(flying), bool)])
         order = np.lexsort((~ended, times))
@@ -182,15 +186,21 @@ class _Durations:
         # Integral of the survival from each time on: what is left of all answers that last longer.
         self._beyond = np.concatenate([np.cumsum((before * steps)[::-1])[::-1][1:], [0.0]]) + rest * scale
 
-    def rest(self, elapsed: float) -> float:
-        """Expected seconds an answer still takes that has taken so many."""
-        place = int(np.searchsorted(self._times, elapsed, side="right")) - 1
-        if place < 0:
-            return max(0.0, self.mean - elapsed)
-        alive = float(self._survival[place])
-        if alive <= 0.0:
-            return self._scale
-        return max(0.0, float(self._beyond[place]) - alive * (elapsed - float(self._times[place]))) / alive
+    def _alive(self, elapsed: Times) -> tuple[Times, Times, Times]:
+        """Of each time: the share that lasts longer, the last time seen by then (0.0 where none was) and the integral from there on."""
+        places = np.searchsorted(self._times, elapsed, side="right")
+        # Place 0 is the beginning: all are alive, and all of the mean is to come.
+        return (
+            np.concatenate([[1.0], self._survival])[places],
+            np.concatenate([[0.0], self._times])[places],
+            np.concatenate([[self.mean], self._beyond])[places],
+        )
+
+    def rest(self, elapsed: Times) -> Times:
+        """Expected seconds that answers still take, each of which has taken so many."""
+        alive, before, beyond = self._alive(elapsed)
+        left = np.maximum(0.0, beyond - alive * (elapsed - before)) / np.maximum(alive, 1e-300)
+        return np.where(alive > 0.0, left, self._scale)
 
     def longest_rest(self, count: int) -> float:
         """How long the last of `count` answers met in the middle still takes: a quantile of their residual times."""
@@ -200,25 +210,23 @@ class _Durations:
         place = int(np.searchsorted(-self._beyond, -wanted, side="left"))
         return float(self._times[min(place, len(self._times) - 1)])
 
-    def quantile(self, share: float, beyond: float = 0.0) -> float:
-        """The time within which `share` of those end that take longer than `beyond`."""
-        after = 1.0
-        if beyond > 0.0:
-            place = int(np.searchsorted(self._times, beyond, side="right")) - 1
-            after = float(self._survival[place]) if place >= 0 else 1.0
+    def quantile(self, share: float, beyond: Times) -> Times:
+        """The times within which `share` of those end that take longer than each of `beyond`."""
+        after, _, _ = self._alive(beyond)
         wanted = (1.0 - share) * after
-        if wanted < self._rest:
-            return self._last + self._scale * math.log(self._rest / max(wanted, 1e-12))
-        place = int(np.searchsorted(-self._survival, -wanted, side="left"))
-        return max(beyond, float(self._times[min(place, len(self._times) - 1)]))
+        places = np.searchsorted(-self._survival, -wanted, side="left")
+        seen = np.maximum(beyond, self._times[np.minimum(places, len(self._times) - 1)])
+        with np.errstate(divide="ignore"):  # log(0) where nothing outlasts the sample: not taken then
+            later = self._last + self._scale * np.log(self._rest / np.maximum(wanted, 1e-12))
+        return np.where(wanted < self._rest, later, seen)
 
-    def tail(self, flying: Sequence[float]) -> Estimate:
+    def tail(self, flying: Times) -> Estimate:
         """Nothing waits: the time until the last of those in flight."""
-        if not flying:
+        if not flying.size:
             return Estimate(0.0, 0.0, 0.0)
-        share = 1.0 - 1.0 / (len(flying) + 1)
 
         def last(share: float) -> float:
-            return max(self.quantile(share, seconds) - seconds for seconds in flying)
+            return float(np.max(self.quantile(share, flying) - flying))
 
-        return Estimate(last(share), last(max(0.0, 1.0 - 3.0 / (len(flying) + 1))), last(1.0 - 0.05 / (len(flying) + 1)))
+        count = flying.size + 1
+        return Estimate(last(1.0 - 1.0 / count), last(max(0.0, 1.0 - 3.0 / count)), last(1.0 - 0.05 / count))

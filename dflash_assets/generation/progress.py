@@ -8,7 +8,7 @@ that went wrong (most of them are tried again), by kind of fault. Not here: the 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from dflash_assets.generation.ahead import Ahead
 from dflash_assets.generation.content import ContentWatch
 from dflash_assets.generation.eta import Outlook
+from dflash_assets.generation.rates import Rates
 from dflash_assets.generation.requests import Ask, OpenShard
 from dflash_assets.rows import ANSWERED
 
@@ -69,7 +70,7 @@ class Progress:
         self._runs = 0
         self._seen_at: float | None = None
         self._busy_seconds = self._slot_seconds = 0.0
-        self._recent: deque[tuple[float, int, str]] = deque()
+        self._rates = Rates(RATE_WINDOW)
 
     def cached(self, answers: int) -> None:
         """Answers that needed no request."""
@@ -129,10 +130,7 @@ class Progress:
         self.outlook.ended(source)
         if outcome in ANSWERED:
             self.outlook.answered(source, output_tokens, seconds)
-        now = self._clock()
-        self._recent.append((now, output_tokens, server))
-        while self._recent and self._recent[0][0] < now - RATE_WINDOW:
-            self._recent.popleft()
+        self._rates.add(self._clock(), output_tokens, server)
 
     def fault(self, kind: str, server: str, detail: str | None) -> None:
         """One attempt went wrong, whether or not it is tried again."""
@@ -158,16 +156,13 @@ class Progress:
         self._integrate()
         now = self._clock()
         elapsed = now - self.began
-        recent = [seen for seen in tuple(self._recent) if seen[0] >= now - RATE_WINDOW]
-        span = max(1e-9, min(RATE_WINDOW, now - recent[0][0] if len(recent) > 1 else elapsed))
-        rates: Counter[str] = Counter()
-        for _, tokens, server in recent:
-            rates[server] += tokens
+        recent = self._rates.recent(now)
+        span = max(1e-9, min(RATE_WINDOW, now - recent.since if recent.answers > 1 else elapsed))
         failed = sum(count for outcome, count in self.outcomes.copy().items() if outcome not in ANSWERED)
         left = self._left(now)
         utilisation = self._busy_seconds / self._slot_seconds if self._slot_seconds else None
         gpus = sum(self._gpus.values())
-        speed = sum(rates.values()) / span
+        speed = recent.tokens.total() / span
         generating = self._slot_seconds / self._runs if self._runs else 0.0
         return {
             "run": self.name,
@@ -194,9 +189,9 @@ class Progress:
             "servers": self.servers,
             "output_tokens": self.output_tokens,
             "prompt_tokens": self.prompt_tokens,
-            "answers_per_second": round(len(recent) / span, 3) if recent else 0.0,
+            "answers_per_second": round(recent.answers / span, 3),
             "tokens_per_second": round(speed, 1),
-            "tokens_per_second_by_server": {name: round(tokens / span, 1) for name, tokens in sorted(rates.items())},
+            "tokens_per_second_by_server": {name: round(tokens / span, 1) for name, tokens in sorted(recent.tokens.items())},
             "gpus": gpus,
             "tokens_per_second_per_gpu": round(speed / gpus, 1) if gpus else None,
             "mean_tokens_by_source": {name: round(mean, 1) for name, mean in sorted(self.outlook.mean_tokens().items())},
